@@ -135,7 +135,8 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 		return err
 	}
 	if !c.conn.Bounded() {
-		c.log.Warn("the Redis client's ContextTimeoutEnabled is not set: each command costs an additional goroutine, and a command that hangs keeps its connection", "", nil)
+		c.log.Warn("the Redis client's ContextTimeoutEnabled is not set: each command costs an additional goroutine, "+
+			"and a command that hangs keeps its connection", "", nil)
 	}
 	c.measuring = measure.Give(meterCache{c})
 	c.conn.CheckServer()
@@ -244,8 +245,10 @@ func (c *Cache) shared() *rows.Shared {
 	return &rows.Shared{
 		Shared: &fetch.Shared{
 			Store: c.store, Conn: c.conn, Bus: c.bus, Holds: c.holds, GroupHolds: c.groupHolds,
-			LeaseTTL: o.LeaseTTL, QueueTimeout: o.QueueTimeout, ReadTimeout: o.ReadTimeout, MaxStaleness: o.MaxStaleness, ReplicaLag: o.ReplicaLag,
-			SlowTrip: fetch.SlowTrip, MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil, Warn: c.log.Warn, Caught: caught,
+			LeaseTTL: o.LeaseTTL, QueueTimeout: o.QueueTimeout, ReadTimeout: o.ReadTimeout,
+			MaxStaleness: o.MaxStaleness, ReplicaLag: o.ReplicaLag,
+			SlowTrip: fetch.SlowTrip, MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil,
+			Warn: c.log.Warn, Caught: caught,
 		},
 		Memory: c.memory, Limit: c.limit, MaxLoads: o.MaxLoads, MaxQueue: o.MaxQueue,
 		Inform: c.log.Inform, Panicked: panicked,

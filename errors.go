@@ -74,8 +74,10 @@ type Error struct {
 	Op     string // OpGet, OpRefresh, OpInvalidate, or one of the constants below Error
 	Loader string // the loader's name
 	Key    string // the text of the key, or the name of the group; do not log it if keys are private
-	Hash   uint64 // the stable hash of loader and key, which the message contains; 0: the error is about all keys of the loader
-	Err    error
+	// the stable hash of loader and key, which the message contains; 0: the error is about all keys
+	// of the loader
+	Hash uint64
+	Err  error
 
 	group bool // the error is about a group
 }
@@ -163,7 +165,8 @@ func (f failure) before(other failure) bool {
 	isError, otherOwn = isError && one != nil, otherOwn && two != nil
 	switch {
 	case isError && otherOwn:
-		return cmp.Or(cmp.Compare(one.Hash, two.Hash), cmp.Compare(one.Loader, two.Loader), cmp.Compare(one.Key, two.Key)) < 0
+		return cmp.Or(cmp.Compare(one.Hash, two.Hash), cmp.Compare(one.Loader, two.Loader),
+			cmp.Compare(one.Key, two.Key)) < 0
 	case isError != otherOwn:
 		return isError
 	}

@@ -57,13 +57,17 @@ func newCatalogue(cache *cacheaside.Cache, db *sqlx.DB, w *consistency.Writer) (
 	c.lists, errs[1] = cacheaside.NewLoader(cache, "products-by-category", c.loadList, &cacheaside.LoaderOptions{
 		Key:        cacheaside.KeyOf(listPage.text),
 		GroupKinds: []cacheaside.GroupKind{byCategory},
-		Groups:     cacheaside.GroupsOf(func(p listPage, _ []int64) []string { return []string{byCategory.Of(p.Category)} }),
+		Groups: cacheaside.GroupsOf(func(p listPage,
+			_ []int64) []string {
+			return []string{byCategory.Of(p.Category)}
+		}),
 	})
 	return c, errors.Join(errs[:]...)
 }
 
 func (c *catalogue) loadList(ctx context.Context, p listPage) (ids []int64, err error) {
-	err = c.db.SelectContext(ctx, &ids, "SELECT id FROM products WHERE category = ? ORDER BY name, id LIMIT 20 OFFSET ?", p.Category, 20*p.No)
+	err = c.db.SelectContext(ctx, &ids,
+		"SELECT id FROM products WHERE category = ? ORDER BY name, id LIMIT 20 OFFSET ?", p.Category, 20*p.No)
 	return ids, err // a page without rows is a value, not ErrNotFound
 }
 
@@ -121,7 +125,8 @@ func (c *catalogue) remove(ctx context.Context, id int64, category string) error
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	return errors.Join(c.products.Invalidate(ctx, id), c.lists.InvalidateGroup(ctx, byCategory.Of(category))) // after an error: call both again
+	// after an error: call both again
+	return errors.Join(c.products.Invalidate(ctx, id), c.lists.InvalidateGroup(ctx, byCategory.Of(category)))
 }
 
 // end
@@ -129,7 +134,8 @@ func (c *catalogue) remove(ctx context.Context, id int64, category string) error
 // snippet: add
 func (c *catalogue) add(ctx context.Context, p product) (id int64, err error) {
 	err = c.w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		result, err := tx.ExecContext(ctx, "INSERT INTO products (category, name, cents) VALUES (?, ?, ?)", p.Category, p.Name, p.Cents)
+		result, err := tx.ExecContext(ctx, "INSERT INTO products (category, name, cents) VALUES (?, ?, ?)", p.Category,
+			p.Name, p.Cents)
 		if err != nil {
 			return err
 		}
@@ -147,7 +153,8 @@ func (c *catalogue) add(ctx context.Context, p product) (id int64, err error) {
 func (c *catalogue) move(ctx context.Context, id int64, category string) error {
 	return c.w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		var old string
-		if err := tx.GetContext(ctx, &old, "SELECT category FROM products WHERE id = ?", id); err != nil { // add FOR UPDATE, except on SQLite
+		// Add FOR UPDATE, except on SQLite.
+		if err := tx.GetContext(ctx, &old, "SELECT category FROM products WHERE id = ?", id); err != nil {
 			return err
 		}
 		if err := consistency.Touch(ctx, c.lists.GroupKey(byCategory.Of(old))); err != nil {
@@ -162,7 +169,9 @@ func (c *catalogue) move(ctx context.Context, id int64, category string) error {
 
 // snippet: whole pages
 // newPages returns a loader of pages that contain the rows themselves.
-func newPages(cache *cacheaside.Cache, load func(context.Context, listPage) ([]product, error)) (*cacheaside.Loader[listPage, []product], error) {
+func newPages(
+	cache *cacheaside.Cache, load func(context.Context, listPage) ([]product, error),
+) (*cacheaside.Loader[listPage, []product], error) {
 	return cacheaside.NewLoader(cache, "product-pages", load, &cacheaside.LoaderOptions{
 		Key:    cacheaside.KeyOf(listPage.text),
 		Groups: cacheaside.GroupsOf(pageGroups),
@@ -181,7 +190,9 @@ func pageGroups(p listPage, rows []product) []string {
 
 // snippet: sort
 // newSortable returns a loader whose callers may sort the ids that they get.
-func newSortable(cache *cacheaside.Cache, load func(context.Context, listPage) ([]int64, error)) (*cacheaside.Loader[listPage, []int64], error) {
+func newSortable(
+	cache *cacheaside.Cache, load func(context.Context, listPage) ([]int64, error),
+) (*cacheaside.Loader[listPage, []int64], error) {
 	return cacheaside.NewLoader(cache, "sortable", load, &cacheaside.LoaderOptions{
 		Key:   cacheaside.KeyOf(listPage.text),
 		Clone: cacheaside.CloneOf(slices.Clone[[]int64]),
@@ -206,14 +217,16 @@ type members struct {
 func newMembers(cache *cacheaside.Cache, db *sqlx.DB, w *consistency.Writer) (*members, error) {
 	m := &members{db: db, w: w}
 	var errs [2]error
-	m.byID, errs[0] = cacheaside.NewLoader(cache, "member", func(ctx context.Context, id int64) (row member, err error) {
-		err = db.GetContext(ctx, &row, "SELECT id, email FROM members WHERE id = ?", id)
-		return row, err
-	}, nil)
-	m.idsByEmail, errs[1] = cacheaside.NewLoader(cache, "member-by-email", func(ctx context.Context, email string) (id int64, err error) {
-		err = db.GetContext(ctx, &id, "SELECT id FROM members WHERE email = ?", email)
-		return id, err
-	}, nil)
+	m.byID, errs[0] = cacheaside.NewLoader(cache, "member",
+		func(ctx context.Context, id int64) (row member, err error) {
+			err = db.GetContext(ctx, &row, "SELECT id, email FROM members WHERE id = ?", id)
+			return row, err
+		}, nil)
+	m.idsByEmail, errs[1] = cacheaside.NewLoader(cache, "member-by-email",
+		func(ctx context.Context, email string) (id int64, err error) {
+			err = db.GetContext(ctx, &id, "SELECT id FROM members WHERE email = ?", email)
+			return id, err
+		}, nil)
 	return m, errors.Join(errs[:]...)
 }
 
@@ -247,7 +260,8 @@ func (m *members) byEmail(ctx context.Context, email string) (member, error) {
 func (m *members) changeEmail(ctx context.Context, id int64, email string) error {
 	return m.w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		var old string
-		if err := tx.GetContext(ctx, &old, "SELECT email FROM members WHERE id = ?", id); err != nil { // add FOR UPDATE, except on SQLite
+		// Add FOR UPDATE, except on SQLite.
+		if err := tx.GetContext(ctx, &old, "SELECT email FROM members WHERE id = ?", id); err != nil {
 			return err
 		}
 		if err := consistency.Touch(ctx, m.idsByEmail.Key(old)); err != nil {
@@ -273,8 +287,10 @@ func openLists(name string) (cache *cacheaside.Cache, db *sqlx.DB, w *consistenc
 		log.Fatal(err)
 	}
 	db = sqlx.MustOpen("sqlite", "file:"+name+"?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
-	db.MustExec("CREATE TABLE products (id INTEGER PRIMARY KEY AUTOINCREMENT, category TEXT NOT NULL, name TEXT NOT NULL, cents INTEGER NOT NULL)")
-	db.MustExec("INSERT INTO products (category, name, cents) VALUES ('books', 'Emma', 900), ('books', 'Ulysses', 1900), ('music', 'Aida', 1500)")
+	db.MustExec("CREATE TABLE products (id INTEGER PRIMARY KEY AUTOINCREMENT, category TEXT NOT NULL, name TEXT NOT " +
+		"NULL, cents INTEGER NOT NULL)")
+	db.MustExec("INSERT INTO products (category, name, cents) VALUES ('books', 'Emma', 900), ('books', 'Ulysses', " +
+		"1900), ('music', 'Aida', 1500)")
 	db.MustExec("CREATE TABLE members (id INTEGER PRIMARY KEY, email TEXT NOT NULL UNIQUE)")
 	db.MustExec("INSERT INTO members VALUES (1, 'ann@old.example')")
 	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)
@@ -434,9 +450,13 @@ func ExampleLoader_InvalidateGroup() {
 func ExampleLoader_GroupKey() {
 	cache := local()
 	defer cache.Close()
-	counts, err := cacheaside.NewLoader(cache, "count", func(context.Context, string) (int, error) { return 7, nil }, &cacheaside.LoaderOptions{
-		Groups: cacheaside.GroupsOf(func(category string, _ int) []string { return []string{"category:" + category} }),
-	})
+	counts, err := cacheaside.NewLoader(cache, "count", func(context.Context, string) (int, error) { return 7, nil },
+		&cacheaside.LoaderOptions{
+			Groups: cacheaside.GroupsOf(func(category string,
+				_ int) []string {
+				return []string{"category:" + category}
+			}),
+		})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -31,27 +31,30 @@ func newLoaders(rdb redis.UniversalClient, db *sqlx.DB) (*cacheaside.Cache, *acc
 	if err != nil {
 		return nil, nil, err
 	}
-	byID, err := cacheaside.NewBatchLoader(cache, "user", func(ctx context.Context, ids []int64) (map[int64]account, error) {
-		query, args, err := sqlx.In("SELECT id, email FROM users WHERE id IN (?)", ids)
-		if err != nil {
-			return nil, err
-		}
-		var rows []account
-		if err := db.SelectContext(ctx, &rows, db.Rebind(query), args...); err != nil {
-			return nil, err
-		}
-		found := make(map[int64]account, len(rows))
-		for _, r := range rows {
-			found[r.ID] = r
-		}
-		return found, nil
-	}, &cacheaside.LoaderOptions{TTL: 10 * time.Minute})
+	byID, err := cacheaside.NewBatchLoader(cache, "user",
+		func(ctx context.Context, ids []int64) (map[int64]account, error) {
+			query, args, err := sqlx.In("SELECT id, email FROM users WHERE id IN (?)", ids)
+			if err != nil {
+				return nil, err
+			}
+			var rows []account
+			if err := db.SelectContext(ctx, &rows, db.Rebind(query), args...); err != nil {
+				return nil, err
+			}
+			found := make(map[int64]account, len(rows))
+			for _, r := range rows {
+				found[r.ID] = r
+			}
+			return found, nil
+		}, &cacheaside.LoaderOptions{TTL: 10 * time.Minute})
 	if err != nil {
 		return nil, nil, err
 	}
-	byEmail, err := cacheaside.NewLoader(cache, "user-by-email", func(ctx context.Context, email string) (id int64, err error) {
-		return id, db.GetContext(ctx, &id, "SELECT id FROM users WHERE email = ?", email) // sql.ErrNoRows: no such row
-	}, &cacheaside.LoaderOptions{TTL: 10 * time.Minute})
+	byEmail, err := cacheaside.NewLoader(cache, "user-by-email",
+		func(ctx context.Context, email string) (id int64, err error) {
+			// sql.ErrNoRows: no such row
+			return id, db.GetContext(ctx, &id, "SELECT id FROM users WHERE email = ?", email)
+		}, &cacheaside.LoaderOptions{TTL: 10 * time.Minute})
 	return cache, &accounts{db, byID, byEmail}, err
 }
 
@@ -97,7 +100,8 @@ func (a *accounts) UpdateEmail(ctx context.Context, id int64, old, email string)
 func updateEmail(ctx context.Context, w *consistency.Writer, a *accounts, id int64, email string) error {
 	return w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		var old string
-		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil { // add FOR UPDATE, except on SQLite
+		// Add FOR UPDATE, except on SQLite.
+		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil {
 			return err
 		}
 		if err := consistency.Touch(ctx, a.byEmail.Key(old), a.byEmail.Key(email)); err != nil {
@@ -125,7 +129,10 @@ func tellNew(ctx context.Context, cache *cacheaside.Cache, id int64, old, email 
 
 // snippet: switch
 // Each process decides which of the two its reads use, so that you can revert the switch.
-func find(ctx context.Context, a *accounts, before func(context.Context, int64) (account, error), useNew func() bool, id int64) (account, error) {
+func find(
+	ctx context.Context, a *accounts, before func(context.Context, int64) (account, error), useNew func() bool,
+	id int64,
+) (account, error) {
 	if !useNew() {
 		return before(ctx, id)
 	}
@@ -145,7 +152,8 @@ func openAccounts(name string) (*cacheaside.Cache, *accounts, func()) {
 		log.Fatal(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-	db := sqlx.MustOpen("sqlite", "file:"+name+"?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
+	db := sqlx.MustOpen("sqlite",
+		"file:"+name+"?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	db.MustExec("CREATE TABLE users (id INTEGER PRIMARY KEY, email TEXT UNIQUE)")
 	db.MustExec("INSERT INTO users VALUES (1, 'ann@old.example')")
 	cache, a, err := newLoaders(rdb, db)

@@ -214,16 +214,17 @@ func ExampleLoader_GetMany() {
 func ExampleBatchError() {
 	cache := local()
 	defer cache.Close()
-	titles, _ := cacheaside.NewBatchLoader(cache, "title", func(_ context.Context, ids []int64) (map[int64]string, error) {
-		found := map[int64]string{1: "Emma"} // from one shard; another is down
-		failed := &cacheaside.BatchError[int64]{Errs: make(map[int64]error)}
-		for _, id := range ids {
-			if id%2 == 0 {
-				failed.Errs[id] = errors.New("the shard is down")
+	titles, _ := cacheaside.NewBatchLoader(cache, "title",
+		func(_ context.Context, ids []int64) (map[int64]string, error) {
+			found := map[int64]string{1: "Emma"} // from one shard; another is down
+			failed := &cacheaside.BatchError[int64]{Errs: make(map[int64]error)}
+			for _, id := range ids {
+				if id%2 == 0 {
+					failed.Errs[id] = errors.New("the shard is down")
+				}
 			}
-		}
-		return found, failed
-	}, nil)
+			return found, failed
+		}, nil)
 	found, err := titles.GetMany(context.Background(), []int64{1, 2})
 	fmt.Println(found, err != nil)
 	// Output: map[1:Emma] true
@@ -278,7 +279,8 @@ func ExampleLoader_InvalidateAll() {
 func ExampleLoader_AllKeys() {
 	cache := local()
 	defer cache.Close()
-	titles, _ := cacheaside.NewLoader(cache, "title", func(context.Context, int64) (string, error) { return "Emma", nil }, nil)
+	titles, _ := cacheaside.NewLoader(cache, "title",
+		func(context.Context, int64) (string, error) { return "Emma", nil }, nil)
 	ctx := context.Background()
 	titles.Get(ctx, 1)
 	fmt.Println(cache.InvalidateKeys(ctx, titles.AllKeys()))
@@ -298,7 +300,8 @@ func ExampleLoader_Warm() {
 	defer rdb.Close()
 	cache, _ := cacheaside.New(rdb, patient)
 	defer cache.Close()
-	titles, _ := cacheaside.NewLoader(cache, "title", func(_ context.Context, id int64) (string, error) { return fmt.Sprint("book ", id), nil }, nil)
+	titles, _ := cacheaside.NewLoader(cache, "title",
+		func(_ context.Context, id int64) (string, error) { return fmt.Sprint("book ", id), nil }, nil)
 
 	ctx := context.Background()
 	popular := []int64{3, 1, 2}
@@ -317,7 +320,8 @@ func ExampleLoader_Warm() {
 func ExampleLoader_Bypass() {
 	cache := local()
 	defer cache.Close()
-	titles, _ := cacheaside.NewLoader(cache, "title", func(context.Context, int64) (string, error) { return "Emma", nil }, nil)
+	titles, _ := cacheaside.NewLoader(cache, "title",
+		func(context.Context, int64) (string, error) { return "Emma", nil }, nil)
 	ctx := context.Background()
 	for _, on := range []bool{false, true, false} {
 		titles.Bypass(on)
@@ -332,8 +336,10 @@ func ExampleLoader_Bypass() {
 func ExampleCache_Stats() {
 	cache := local()
 	defer cache.Close()
-	titles, _ := cacheaside.NewLoader(cache, "title", func(context.Context, int64) (string, error) { return "", cacheaside.ErrNotFound }, nil)
-	prices, _ := cacheaside.NewLoader(cache, "price", func(context.Context, int64) (int, error) { return 0, errors.New("connection refused") }, nil)
+	titles, _ := cacheaside.NewLoader(cache, "title",
+		func(context.Context, int64) (string, error) { return "", cacheaside.ErrNotFound }, nil)
+	prices, _ := cacheaside.NewLoader(cache, "price",
+		func(context.Context, int64) (int, error) { return 0, errors.New("connection refused") }, nil)
 	ctx := context.Background()
 	titles.Get(ctx, 1)
 	prices.Get(ctx, 1)

@@ -132,7 +132,8 @@ func ExampleLoader_Expire() {
 	cache, _ := cacheaside.New(rdb, patient)
 	defer cache.Close()
 	votes := 17
-	counts, _ := cacheaside.NewLoader(cache, "votes", func(context.Context, string) (int, error) { return votes, nil }, nil)
+	counts, _ := cacheaside.NewLoader(cache, "votes",
+		func(context.Context, string) (int, error) { return votes, nil }, nil)
 	ctx := context.Background()
 	fmt.Println(counts.Get(ctx, "ada"))
 	votes++

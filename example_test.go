@@ -80,7 +80,8 @@ func ExampleLoader_Key() {
 	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	byID, _ := cacheaside.NewLoader(cache, "user", loadUser, nil)
-	byMail, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (int64, error) { return 42, nil }, &cacheaside.LoaderOptions{Version: "2"})
+	byMail, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (int64, error) { return 42, nil },
+		&cacheaside.LoaderOptions{Version: "2"})
 
 	for _, k := range []cacheaside.Key{byID.Key(42), byMail.Key("ada@example.com")} {
 		fmt.Println(k) // shows only a hash, because keys may be private
@@ -106,7 +107,8 @@ func ExampleCache_InvalidateKeys() {
 	row := "old"                              // of a table
 	reader, _ := cacheaside.New(rdb, patient) // one process
 	defer reader.Close()
-	names, _ := cacheaside.NewLoader(reader, "name", func(context.Context, int64) (string, error) { return row, nil }, nil)
+	names, _ := cacheaside.NewLoader(reader, "name",
+		func(context.Context, int64) (string, error) { return row, nil }, nil)
 	fmt.Println(names.Get(ctx, 42))
 
 	writer, _ := cacheaside.New(rdb, patient) // another process
@@ -150,7 +152,8 @@ func ExampleLoader_Refresh() {
 	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	rate := 1.10
-	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
+	rates, _ := cacheaside.NewLoader(cache, "rate",
+		func(context.Context, string) (float64, error) { return rate, nil }, nil)
 	ctx := context.Background()
 	v, _ := rates.Get(ctx, "EUR")
 	fmt.Println(v)
@@ -166,7 +169,8 @@ func ExampleLoader_Refresh() {
 func ExampleError() {
 	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
-	mails, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (string, error) { return "", errors.New("connection refused") }, nil)
+	mails, _ := cacheaside.NewLoader(cache, "mail",
+		func(context.Context, string) (string, error) { return "", errors.New("connection refused") }, nil)
 	_, err := mails.Get(context.Background(), "ada@example.com")
 	fmt.Println(err)
 	if e, ok := errors.AsType[*cacheaside.Error](err); ok {

@@ -21,7 +21,8 @@ func ExampleCache_Hold() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true, RedisTimeout: patient.RedisTimeout}) // in all processes
+	// in all processes
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true, RedisTimeout: patient.RedisTimeout})
 	defer cache.Close()
 	row := "old"
 	rows, _ := cacheaside.NewLoader(cache, "row", func(context.Context, int64) (string, error) { return row, nil }, nil)
@@ -54,7 +55,8 @@ func ExampleCache_RefreshKeys() {
 	cache, _ := cacheaside.NewLocal(nil) // works the same with Redis
 	defer cache.Close()
 	rate := 1.10
-	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
+	rates, _ := cacheaside.NewLoader(cache, "rate",
+		func(context.Context, string) (float64, error) { return rate, nil }, nil)
 	ctx := context.Background()
 	fmt.Println(rates.Get(ctx, "EUR"))
 	rate = 1.12
@@ -80,8 +82,10 @@ func ExampleCache_InsertingKeys() {
 		}
 		return true, nil
 	}
-	users, _ := cacheaside.NewLoader(cache, "user", load, &cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
-	mails, _ := cacheaside.NewLoader(cache, "mail", load, &cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
+	users, _ := cacheaside.NewLoader(cache, "user", load,
+		&cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
+	mails, _ := cacheaside.NewLoader(cache, "mail", load,
+		&cacheaside.LoaderOptions{Filter: &keySet{keys: map[string]bool{}}})
 
 	ctx := context.Background()
 	committed, err := cache.InsertingKeys(ctx, users.Key("ada"), mails.Key("ada@example.com"))
@@ -120,7 +124,8 @@ func ExampleFilter() {
 	for id := range int64(42) { // a client guesses ids
 		rows.Get(ctx, id)
 	}
-	fmt.Println(rows.Stats().Loads, "loads,", rows.Stats().Filtered, "refused,", rows.Stats().FilterAudits, "of them looked up all the same")
+	fmt.Println(rows.Stats().Loads, "loads,", rows.Stats().Filtered, "refused,", rows.Stats().FilterAudits,
+		"of them looked up all the same")
 	// Output:
 	// row 42 <nil>
 	// 2 loads, 42 refused, 1 of them looked up all the same

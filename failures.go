@@ -81,7 +81,8 @@ func joinError[K comparable](errs map[K]error, key K, err error) {
 	before, failed := errs[key].(*Error) //nolint:errorlint // its own
 	more, ok := err.(*Error)             //nolint:errorlint // likewise
 	if failed && ok {
-		err = &Error{Op: before.Op, Loader: before.Loader, Key: before.Key, Hash: before.Hash, Err: errors.Join(before.Err, more.Err)}
+		err = &Error{Op: before.Op, Loader: before.Loader, Key: before.Key, Hash: before.Hash,
+			Err: errors.Join(before.Err, more.Err)}
 	}
 	errs[key] = err
 }

@@ -103,7 +103,8 @@ func (h *Hold) Abandon() { h.held.Abandon() }
 // forHolds returns the parts of the cache that package hold uses.
 func (c *Cache) forHolds() *hold.Cache {
 	return &hold.Cache{
-		Store: c.store, Conn: c.conn, Bus: c.bus, InProcess: c.holds, LeaseTTL: c.options.LeaseTTL, Left: &c.counts.holdsLeft,
+		Store: c.store, Conn: c.conn, Bus: c.bus, InProcess: c.holds, LeaseTTL: c.options.LeaseTTL,
+		Left:   &c.counts.holdsLeft,
 		Forget: func(k *hold.Key) { c.forget(k.As.(Key), k.Hash) },
 		Lost: func() {
 			c.counts.holdsLost.Add(1)

@@ -100,7 +100,9 @@ func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(
 }
 
 // addToFilters adds keys to the filters of their loaders. added completes that after the commit.
-func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, added func(context.Context) keyErrors, err error) {
+func (c *Cache) addToFilters(
+	ctx context.Context, keys []Key,
+) (accepted []Key, added func(context.Context) keyErrors, err error) {
 	keys, failed := c.accept(OpInsert, keys)
 	if len(failed) > 0 {
 		return nil, nil, failed.err()

@@ -98,7 +98,9 @@ func (m meterCache) Replies(ctx context.Context, id uint64) ([]string, error) {
 	return m.bus.Replies(ctx, id)
 }
 
-func (m meterCache) Redis(ctx context.Context, w measure.Written, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
+func (m meterCache) Redis(
+	ctx context.Context, w measure.Written, good measure.Stamp, mayLoad func() bool,
+) (measure.Verdict, measure.Stamp) {
 	l := m.known(w.Loader)
 	if l == nil || w.Key == nil {
 		return measure.Unknown, measure.Stamp{}

@@ -229,7 +229,8 @@ func groupsFunction[K comparable, V any](h Hook) (func(K, V) []string, error) {
 	names, ok := h.f.(func(K, V) []string)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("LoaderOptions.Groups: the function given to GroupsOf is a %T, and this loader needs a %T", h.f, names)
+		return nil, fmt.Errorf("LoaderOptions.Groups: the function given to GroupsOf is a %T, and this loader needs "+
+			"a %T", h.f, names)
 	case names == nil:
 		return nil, errors.New("LoaderOptions.Groups: the function given to GroupsOf is nil")
 	}
@@ -244,7 +245,8 @@ func function[F func(A) B, A, B any](h Hook, field, maker string) (F, error) {
 	f, ok := h.f.(func(A) B)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("LoaderOptions.%s: the function given to %s is a %T, and this loader needs a %T", field, maker, h.f, F(nil))
+		return nil, fmt.Errorf("LoaderOptions.%s: the function given to %s is a %T, and this loader needs a %T", field,
+			maker, h.f, F(nil))
 	case f == nil:
 		return nil, fmt.Errorf("LoaderOptions.%s: the function given to %s is nil", field, maker)
 	}
@@ -274,10 +276,11 @@ type Observer interface {
 
 // The operations that an Observer receives.
 const (
-	OpGet        = "get"        // the part of a Get or GetMany that memory cannot serve
-	OpLease      = "lease"      // a round trip that requests leases from Redis
-	OpLoad       = "load"       // a call of the load function, without its time in the queue
-	OpWait       = "wait"       // the wait of a key for a load of another process
-	OpRefresh    = "refresh"    // a Refresh, or a background reload, including its load
-	OpInvalidate = "invalidate" // an Invalidate, InvalidateKeys, InvalidateAll or Expire: the delete and its announcement
+	OpGet     = "get"     // the part of a Get or GetMany that memory cannot serve
+	OpLease   = "lease"   // a round trip that requests leases from Redis
+	OpLoad    = "load"    // a call of the load function, without its time in the queue
+	OpWait    = "wait"    // the wait of a key for a load of another process
+	OpRefresh = "refresh" // a Refresh, or a background reload, including its load
+	// an Invalidate, InvalidateKeys, InvalidateAll or Expire: the delete and its announcement
+	OpInvalidate = "invalidate"
 )

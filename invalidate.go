@@ -40,7 +40,9 @@ func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) map[
 // delete deletes keys in Redis, puts them on hold if the options require it, and notifies the
 // other processes.
 func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []error {
-	c.holds.Set(hashes) // no-op with Redis, which has its own holds. It comes before memory forgets the keys: see Fetcher.onHold
+	// no-op with Redis, which has its own holds. It comes before memory forgets the keys: see
+	// Fetcher.onHold
+	c.holds.Set(hashes)
 	if c.store == nil {
 		return nil
 	}
@@ -71,7 +73,10 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 
 // change calls send, which changes keys in Redis, and then forget, which changes each key in
 // memory. It returns the errors of keys.
-func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(ctx context.Context, names []string, hashes []uint64) []error, forget func(K, string)) map[K]error {
+func (l *Loader[K, V]) change(
+	ctx context.Context, op string, keys []K, send func(ctx context.Context, names []string, hashes []uint64) []error,
+	forget func(K, string),
+) map[K]error {
 	if l.rows.Closed() {
 		return l.allFailed(op, keys, ErrClosed)
 	}
@@ -160,7 +165,10 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 // invalidateWhole calls send, which invalidates all keys or n groups of a loader. l is nil if this
 // process does not have the loader. If send fails, forget outdates in memory what it should have
 // invalidated.
-func (c *Cache) invalidateWhole(ctx context.Context, name string, n int, send func(ctx context.Context, l *rows.Core) error, forget func(*rows.Core)) error {
+func (c *Cache) invalidateWhole(
+	ctx context.Context, name string, n int, send func(ctx context.Context, l *rows.Core) error,
+	forget func(*rows.Core),
+) error {
 	l, known := c.known(name), ""
 	if l != nil {
 		known = name
@@ -220,7 +228,9 @@ func (l *Loader[K, V]) ExpireGroup(ctx context.Context, name string) error {
 	return l.changeGroup(ctx, OpExpire, name, l.cache.expireGroups)
 }
 
-func (l *Loader[K, V]) changeGroup(ctx context.Context, op, name string, change func(ctx context.Context, loader string, names []string) error) error {
+func (l *Loader[K, V]) changeGroup(
+	ctx context.Context, op, name string, change func(ctx context.Context, loader string, names []string) error,
+) error {
 	k := l.GroupKey(name)
 	err := k.validate()
 	if l.rows.Closed() {

@@ -67,7 +67,9 @@ type Loader[K comparable, V any] struct {
 // their next request. With gin, pass c.Request.Context() to Get. The context of a background
 // reload (LoaderOptions.StaleFor, EarlyRefresh) has no values of callers. So everything that a
 // row depends on must be part of its key.
-func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
+func NewLoader[K comparable, V any](
+	c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions,
+) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
 	}
@@ -93,14 +95,18 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 // The map is searched for the key itself, then for a key with the same text, such as an equal
 // time in another location. If several rows with that text differ, the key fails. The errors in a
 // *BatchError are matched in the same way.
-func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions) (*Loader[K, V], error) {
+func NewBatchLoader[K comparable, V any](
+	c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions,
+) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
 	}
 	return newLoader(c, name, load, true, options)
 }
 
-func newLoader[K comparable, V any](c *Cache, name string, load func(context.Context, []K) (map[K]V, error), batch bool, options *LoaderOptions) (*Loader[K, V], error) {
+func newLoader[K comparable, V any](
+	c *Cache, name string, load func(context.Context, []K) (map[K]V, error), batch bool, options *LoaderOptions,
+) (*Loader[K, V], error) {
 	l := &Loader[K, V]{cache: c, name: name, options: options.withDefaults(), notFound: &notFound{name}}
 	switch {
 	case c == nil:
@@ -144,7 +150,8 @@ func (l *Loader[K, V]) rowsOptions(
 	clone, cloneErr := function[func(V) V](o.Clone, "Clone", "CloneOf")
 	weight, weightErr := function[func(V) int64](o.Weight, "Weight", "WeightOf")
 	names, groupsErr := groupsFunction[K, V](o.Groups)
-	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr, checkGroupKinds(o.GroupKinds, o.Groups)); err != nil {
+	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr,
+		checkGroupKinds(o.GroupKinds, o.Groups)); err != nil {
 		return settings, err
 	}
 	if f, ok := o.Filter.(fetch.FilterOwned); ok {

@@ -47,7 +47,8 @@ func (o Options) check() error {
 	case !keys.ValidName(o.Prefix):
 		return fmt.Errorf("Options.Prefix %q: only letters, digits, '_', '.' and '-'", o.Prefix)
 	case o.MemoryBytes >= 0 && (o.MemoryBytes < minMemoryBytes || o.MemoryBytes > maxMemoryBytes):
-		return fmt.Errorf("Options.MemoryBytes %d: from %d to %d, or negative for no memory tier", o.MemoryBytes, minMemoryBytes, int64(maxMemoryBytes))
+		return fmt.Errorf("Options.MemoryBytes %d: from %d to %d, or negative for no memory tier", o.MemoryBytes,
+			minMemoryBytes, int64(maxMemoryBytes))
 	case !(o.LoadRate >= 0 && o.LoadRate <= maxRate): // also NaN
 		return fmt.Errorf("Options.LoadRate %v: from 0 (no limit) to %v", o.LoadRate, maxRate)
 	case isNilPointer(o.Observer):
@@ -156,12 +157,15 @@ func (l LoaderOptions) core(name string, batch bool) rows.CoreOptions {
 	f := fetch.Options{
 		Name: name,
 		TTL:  l.TTL, NullTTL: l.NullTTL, StaleFor: l.StaleFor, SoftTimeout: l.SoftTimeout, MemoryTTL: l.MemoryTTL,
-		LoadTimeout: l.LoadTimeout, ErrorTTL: l.ErrorTTL, AuditEvery: l.AuditEvery, EarlyRefresh: l.EarlyRefresh, Jitter: l.Jitter,
-		MaxValueBytes: l.MaxValueBytes, RedisDown: fetch.DownPolicy(l.RedisDown), Locker: l.Locker, MustLock: l.MustLock,
+		LoadTimeout: l.LoadTimeout, ErrorTTL: l.ErrorTTL, AuditEvery: l.AuditEvery, EarlyRefresh: l.EarlyRefresh,
+		Jitter:        l.Jitter,
+		MaxValueBytes: l.MaxValueBytes, RedisDown: fetch.DownPolicy(l.RedisDown), Locker: l.Locker,
+		MustLock: l.MustLock,
 	}
 	return rows.CoreOptions{
 		Fetch: f, Version: l.Version, Batch: batch, BatchSize: l.BatchSize, MaxLoads: l.MaxLoads,
-		BreakAt: l.BreakAt, BreakFor: l.BreakFor, NotFound: l.NotFound, BadKey: l.BadKey, Shadow: l.Shadow, Filter: l.Filter,
+		BreakAt: l.BreakAt, BreakFor: l.BreakFor, NotFound: l.NotFound, BadKey: l.BadKey, Shadow: l.Shadow,
+		Filter: l.Filter,
 	}
 }
 
@@ -171,7 +175,8 @@ func (l LoaderOptions) lockable(batch bool) error {
 	case l.MustLock && l.Locker == nil:
 		return errors.New("LoaderOptions.MustLock: there is no Locker")
 	case batch && l.Locker != nil:
-		return errors.New("LoaderOptions.Locker: a batch load reads many rows, and would need a lock for each; use NewLoader")
+		return errors.New("LoaderOptions.Locker: a batch load reads many rows, and would need a lock for each; use " +
+			"NewLoader")
 	case isNilPointer(l.Locker):
 		return fmt.Errorf("LoaderOptions.Locker: a nil %T; for no lock leave it nil", l.Locker)
 	}

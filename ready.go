@@ -41,7 +41,8 @@ func (c *Cache) Ready(ctx context.Context) error {
 	case err != nil || before:
 	default:
 		if s := c.busStats(); c.memory != nil && s.Trusted < s.Ranges {
-			return fmt.Errorf("cacheaside: not ready: announcements of invalidations arrive for %d of %d ranges of keys", s.Trusted, s.Ranges)
+			return fmt.Errorf("cacheaside: not ready: announcements of invalidations arrive for %d of %d ranges of "+
+				"keys", s.Trusted, s.Ranges)
 		}
 	}
 	c.wasReady.Store(true)

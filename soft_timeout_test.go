@@ -18,8 +18,10 @@ func TestSoftTimeoutOfAQuickLoad(t *testing.T) {
 	}
 	defer cache.Close()
 	var loads [2000]atomic.Int64
-	l, err := cacheaside.NewLoader(cache, "quick", func(_ context.Context, i int) (int64, error) { return loads[i].Add(1), nil },
-		&cacheaside.LoaderOptions{TTL: 500 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: time.Minute, EarlyRefresh: -1})
+	l, err := cacheaside.NewLoader(cache, "quick",
+		func(_ context.Context, i int) (int64, error) { return loads[i].Add(1), nil },
+		&cacheaside.LoaderOptions{TTL: 500 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: time.Minute,
+			EarlyRefresh: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,8 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], perSecond flo
 		}
 	}
 	if bad > 0 {
-		return errtext.Errorf("cacheaside: warm %s: %d of %d keys could not be cached, one of them: %w", l.name, bad, all, one)
+		return errtext.Errorf("cacheaside: warm %s: %d of %d keys could not be cached, one of them: %w", l.name, bad,
+			all, one)
 	}
 	return nil
 }

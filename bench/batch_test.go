@@ -48,9 +48,11 @@ func TestBatchHalfHit(t *testing.T) {
 	takeTurns(all, size(12, 2), size(40, 2))
 	table := &Table{
 		Section: 11, Title: "Batches of 100 keys, half of them in Redis",
-		Text: "One goroutine reads, without a memory tier. A function that takes no time loads the other half. A peer without a batch read reads key by key. A round trip is a burst: the commands that a client sends on one connection before it receives the reply to the first of them. " +
+		Text: "One goroutine reads, without a memory tier. A function that takes no time loads the other half. A " +
+			"peer without a batch read reads key by key. A round trip is a burst: the commands that a client sends on one connection before it receives the reply to the first of them. " +
 			"Commands sent are those that clients send. Commands executed also include those that scripts call. Commands that set up connections are left out. A proxy counts them for one batch, in a separate run from the timed ones.",
-		Head: []string{"", "us", "middle half", "of cacheaside", "round trips", "commands sent", "commands executed", "calls of the load function", "rows asked of it"},
+		Head: []string{"", "us", "middle half", "of cacheaside", "round trips", "commands sent", "commands executed",
+			"calls of the load function", "rows asked of it"},
 	}
 	ours := all[0]
 	for _, b := range all {
@@ -60,7 +62,8 @@ func TestBatchHalfHit(t *testing.T) {
 			name += ", 100 Gets: has no batch read"
 		}
 		us := micro(b.took.ns)
-		table.Row(name, median(us), spread(us), median(ratios(b.took.ns, ours.took.ns)), n.trips, n.sent, n.executed, n.calls, n.rows)
+		table.Row(name, median(us), spread(us), median(ratios(b.took.ns, ours.took.ns)), n.trips, n.sent, n.executed,
+			n.calls, n.rows)
 		if b != ours {
 			continue
 		}

@@ -22,7 +22,9 @@ type batchPlace struct{ fill, timed Config }
 // batchesOf measures batches of all shares. It takes part with all peers that support batch reads,
 // with their memory tiers, and adds a column for each share to the table. It returns the ratios to
 // the code by hand, by share.
-func batchesOf(t *testing.T, table *Table, peers []Peer, shares []int, runs, batches int, place func() batchPlace) map[int][]float64 {
+func batchesOf(
+	t *testing.T, table *Table, peers []Peer, shares []int, runs, batches int, place func() batchPlace,
+) map[int][]float64 {
 	t.Helper()
 	table.Head = []string{""}
 	rows := map[string][]any{}
@@ -68,7 +70,8 @@ func batchesOf(t *testing.T, table *Table, peers []Peer, shares []int, runs, bat
 	for _, name := range names {
 		table.Row(rows[name]...)
 	}
-	table.Text = "One goroutine reads batches of 100 keys, each key once, with the memory tier on: it is filled, and never serves. A function that takes no time loads the rows that are not cached. A ratio is the median of the ratios of all runs, and in brackets the middle half of them." + table.Text + leftOut("they have no batch read", left)
+	table.Text = "One goroutine reads batches of 100 keys, each key once, with the memory tier on: it is filled, and " +
+		"never serves. A function that takes no time loads the rows that are not cached. A ratio is the median of the ratios of all runs, and in brackets the middle half of them." + table.Text + leftOut("they have no batch read", left)
 	publish(t, table)
 	return ours
 }
@@ -77,10 +80,11 @@ func batchesOf(t *testing.T, table *Table, peers []Peer, shares []int, runs, bat
 // keys cached.
 func TestBatchMemory(t *testing.T) {
 	start := serverEach(t)
-	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys that fill the memory tier"}, withRedis(entrants(t), Floors()), batchShares, size(15, 2), size(30, 2), func() batchPlace {
-		c := Config{Redis: start().Addr}
-		return batchPlace{c, c}
-	})
+	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys that fill the memory tier"},
+		withRedis(entrants(t), Floors()), batchShares, size(15, 2), size(30, 2), func() batchPlace {
+			c := Config{Redis: start().Addr}
+			return batchPlace{c, c}
+		})
 	bar(t, "half cached, time relative to "+byHand, median(ours[50]), 1.9)
 	bar(t, "all cached, time relative to "+byHand, median(ours[100]), 1.15)
 }
@@ -90,7 +94,8 @@ func TestBatchMemory(t *testing.T) {
 func TestBatchValkey(t *testing.T) {
 	server := testenv.SharedValkey(t)
 	peers := slices.DeleteFunc(withRedis(entrants(t), Floors()), func(p Peer) bool { return p.Name != own && !p.Floor })
-	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys in Valkey 9.1", Text: " The server has SET with IFEQ."}, peers, batchShares, size(15, 2), size(30, 2), func() batchPlace {
+	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys in Valkey 9.1",
+		Text: " The server has SET with IFEQ."}, peers, batchShares, size(15, 2), size(30, 2), func() batchPlace {
 		c := Config{Redis: server.Addr}
 		return batchPlace{c, c}
 	})
@@ -102,7 +107,9 @@ func TestBatchValkey(t *testing.T) {
 func TestClusterBatch(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	peers, apart := onCluster(withRedis(entrants(t), Floors()))
-	batchesOf(t, &Table{Section: 15, Title: "Batches of 100 keys in a Redis Cluster", Text: " MGET cannot cross slots, so " + byHand + " reads a pipeline of GET." + leftOut(notOnCluster, apart)}, peers, batchShares, size(15, 2), size(30, 2), func() batchPlace {
+	batchesOf(t, &Table{Section: 15, Title: "Batches of 100 keys in a Redis Cluster",
+		Text: " MGET cannot cross slots, so " + byHand + " reads a pipeline of GET." + leftOut(notOnCluster,
+			apart)}, peers, batchShares, size(15, 2), size(30, 2), func() batchPlace {
 		c := Config{Cluster: cluster.Addrs}
 		return batchPlace{c, c}
 	})
@@ -112,7 +119,9 @@ func TestClusterBatch(t *testing.T) {
 func TestSlowWireBatch(t *testing.T) {
 	start := serverEach(t)
 	trip := newSlowWire(t, start().Addr, oneWay).trip(t)
-	ours := batchesOf(t, &Table{Section: 16, Title: "Batches of 100 keys over a wire of 0.5 ms", Text: slowWireText(trip)}, withRedis(entrants(t), Floors()), batchShares, size(15, 2), size(20, 2), func() batchPlace {
+	ours := batchesOf(t, &Table{Section: 16, Title: "Batches of 100 keys over a wire of 0.5 ms",
+		Text: slowWireText(trip)}, withRedis(entrants(t), Floors()), batchShares, size(15, 2), size(20,
+		2), func() batchPlace {
 		server := start()
 		return batchPlace{Config{Redis: server.Addr}, Config{Redis: newSlowWire(t, server.Addr, oneWay).addr}}
 	})
@@ -123,7 +132,8 @@ func TestSlowWireBatch(t *testing.T) {
 }
 
 func slowWireText(trip float64) string {
-	return fmt.Sprintf(" A proxy between each cache and Redis delivers all bytes 0.5 ms after they arrived, in both directions, without limiting the throughput. A PING takes %s ms. Before, each cache has read %d single keys that were not cached.", digits(trip), warmReads)
+	return fmt.Sprintf(" A proxy between each cache and Redis delivers all bytes 0.5 ms after they arrived, in both "+
+		"directions, without limiting the throughput. A PING takes %s ms. Before, each cache has read %d single keys that were not cached.", digits(trip), warmReads)
 }
 
 // TestSlowWireMiss measures single keys that are not cached, over the same wire.
@@ -133,7 +143,8 @@ func TestSlowWireMiss(t *testing.T) {
 	var next atomic.Int64 // the next key, shared by all peers
 	var contenders []contender
 	for _, p := range withRedis(entrants(t), Floors()) {
-		c := open(t, p, Config{Redis: newSlowWire(t, start().Addr, oneWay).addr, Patient: true, TTL: time.Hour, Load: func(_ context.Context, key string) (*Row, error) { return rowOf(key), nil }})
+		c := open(t, p, Config{Redis: newSlowWire(t, start().Addr, oneWay).addr, Patient: true, TTL: time.Hour,
+			Load: func(_ context.Context, key string) (*Row, error) { return rowOf(key), nil }})
 		miss := func(int) error {
 			_, err := c.Get(context.Background(), fmt.Sprintf("product:%012d", next.Add(1)))
 			return err
@@ -147,7 +158,8 @@ func TestSlowWireMiss(t *testing.T) {
 	}
 	results := contest(t, size(10, 2), 1, size(100*time.Millisecond, 5*time.Millisecond), contenders)
 	table := &Table{Section: 16, Title: "Single misses over a wire of 0.5 ms",
-		Text: "One goroutine reads keys that are not cached, with the memory tier on. Their loads take no time." + slowWireText(trip),
+		Text: "One goroutine reads keys that are not cached, with the memory tier on. Their loads take no time." +
+			slowWireText(trip),
 		Head: []string{"", "ms", "middle half", "of " + byHand}}
 	hand, ours := find(results, byHand), find(results, own)
 	for _, r := range results {

@@ -42,7 +42,8 @@ func (c coldRuns) row(table *Table, p Peer) {
 	if p.Redis {
 		commands = whole(median(c.commands))
 	}
-	table.Row(entrant(p), whole(median(c.loads)), whole(quantile(c.loads, 1)), median(c.beyond), quantile(c.beyond, 1), commands, c.errors)
+	table.Row(entrant(p), whole(median(c.loads)), whole(quantile(c.loads, 1)), median(c.beyond), quantile(c.beyond, 1),
+		commands, c.errors)
 }
 
 var coldHead = []string{"", "loads", "most", "p99 beyond the load, ms", "worst, ms", "Redis commands", "errors"}
@@ -51,7 +52,8 @@ var coldHead = []string{"", "loads", "most", "p99 beyond the load, ms", "worst, 
 func TestColdKey(t *testing.T) {
 	const callers = 1000
 	table := &Table{Section: 3, Title: "A cold key, one process", Head: coldHead,
-		Text: fmt.Sprintf("%d goroutines of one process read a row concurrently that is not in any cache. Its load takes %v. Medians of %d runs. Redis commands are all that Redis executed during that time, including those in scripts.", callers, coldLoad, size(20, 2))}
+		Text: fmt.Sprintf("%d goroutines of one process read a row concurrently that is not in any cache. Its load "+
+			"takes %v. Medians of %d runs. Redis commands are all that Redis executed during that time, including those in scripts.", callers, coldLoad, size(20, 2))}
 	for _, p := range slices.Concat(entrants(t), Floors()) {
 		t.Run(p.Name, func(t *testing.T) {
 			all := runCold(t, p, 1, callers, size(20, 2))
@@ -68,7 +70,8 @@ func TestColdKey(t *testing.T) {
 func TestColdKeyFleet(t *testing.T) {
 	const processes, callers = 4, 250
 	table := &Table{Section: 4, Title: "A cold key, four processes", Head: coldHead,
-		Text: fmt.Sprintf("%d callers in each of %d processes read a row concurrently that is not in any cache. Its load takes %v. Loads are those of all processes. Medians of %d runs. Redis commands are all that Redis executed during that time, including those in scripts.", callers, processes, coldLoad, size(20, 2))}
+		Text: fmt.Sprintf("%d callers in each of %d processes read a row concurrently that is not in any cache. Its "+
+			"load takes %v. Loads are those of all processes. Medians of %d runs. Redis commands are all that Redis executed during that time, including those in scripts.", callers, processes, coldLoad, size(20, 2))}
 	for _, p := range slices.Concat(entrants(t), Floors()) {
 		t.Run(p.Name, func(t *testing.T) {
 			all := runCold(t, p, processes, callers, size(20, 2))

@@ -14,7 +14,8 @@ func TestStaleElsewhere(t *testing.T) {
 	memoryTTL := size(2*time.Second, time.Second)
 	const attentive = 30 * time.Millisecond // the time that a trial has the machine to itself
 	table := &Table{Section: 7, Title: "Staleness in the memory of another process",
-		Text: fmt.Sprintf("Two processes have a row in memory with a TTL of %v. The row is changed, and one of them invalidates it. The times are from the return of Invalidate to the start of the other process's last read that returned the old row. %d trials; the other process reads about ten times per millisecond. The last column has the Redis commands per read of that process before the change, when the row is in its memory.", memoryTTL, trials),
+		Text: fmt.Sprintf("Two processes have a row in memory with a TTL of %v. The row is changed, and one of them "+
+			"invalidates it. The times are from the return of Invalidate to the start of the other process's last read that returned the old row. %d trials; the other process reads about ten times per millisecond. The last column has the Redis commands per read of that process before the change, when the row is in its memory.", memoryTTL, trials),
 		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale", "Redis commands a read before"}}
 	var reports []func() // the test waits for a stale peer only after the next peer has begun
 	for _, p := range withRedis(entrants(t)) {
@@ -36,7 +37,8 @@ func TestStaleElsewhere(t *testing.T) {
 				time.Sleep(2 * time.Millisecond) // some peers store it a little later
 			}
 			c.rows(t, map[string]dbRow{key: {Value: "new"}})
-			waits = append(waits, c[1].order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: attentive / 2, Pause: 100 * time.Microsecond, Within: 2 * memoryTTL}))
+			waits = append(waits, c[1].order(childOrder{Do: "watch", Keys: []string{key}, Value: "new",
+				Still: attentive / 2, Pause: 100 * time.Microsecond, Within: 2 * memoryTTL}))
 			time.Sleep(3 * time.Millisecond)
 			at = append(at, c[:1].do(t, childOrder{Do: "invalidate", Keys: []string{key}})[0].At)
 			time.Sleep(attentive)
@@ -62,7 +64,8 @@ func TestStaleElsewhere(t *testing.T) {
 			if beyond > 0 {
 				longest = fmt.Sprintf("more than %s (%d of %d)", longest, beyond, trials)
 			}
-			table.Row(p.Name, median(stale), quantile(stale, 0.99), longest, fmt.Sprintf("%d of %d", never, trials), inMemory)
+			table.Row(p.Name, median(stale), quantile(stale, 0.99), longest, fmt.Sprintf("%d of %d", never, trials),
+				inMemory)
 			if p.Name == own {
 				bar(t, "staleness in another process: p99, ms", quantile(stale, 0.99), 20)
 				if longest := quantile(stale, 1); longest > 2000 {

@@ -44,7 +44,8 @@ func TestMemoryPerEntry(t *testing.T) {
 	raw := float64(len(key) + len(text))
 	table := &Table{
 		Section: 13, Title: "Memory per entry",
-		Text: fmt.Sprintf("%d rows, each peer in a separate process. Bytes an entry: heap in use after a collection, including the key and the row, which nothing else refers to. "+
+		Text: fmt.Sprintf("%d rows, each peer in a separate process. Bytes an entry: heap in use after a collection, "+
+			"including the key and the row, which nothing else refers to. "+
 			"Fixed: memory that does not grow with the entries, including connections. Asked: the share of reads that left the process, after all rows had been read several times. In Redis: used_memory per row after the process has ended, "+
 			"less its value before, including the server's tracking of clients that cache the row (rueidis). Over raw: the same less key and JSON (%.0f bytes). A peer's prefix of the key counts as its overhead. "+
 			"FreeCache (jetcache-go) allocates its whole budget, here 64 MiB, at the start: entries only add their index to the heap.", n, raw),
@@ -82,7 +83,8 @@ func measureEntries(t *testing.T, p Peer, n int) measured {
 	server := testenv.SharedRedis(t)
 	admin := server.Client(t)
 	before := usedMemory(t, admin)
-	child := testenv.SpawnChild(t, "entries", "BENCH_PEER="+p.Name, "BENCH_REDIS="+server.Addr, fmt.Sprint("BENCH_N=", n))
+	child := testenv.SpawnChild(t, "entries", "BENCH_PEER="+p.Name, "BENCH_REDIS="+server.Addr,
+		fmt.Sprint("BENCH_N=", n))
 	line, err := child.ReadLine(time.Minute)
 	if err != nil {
 		t.Fatal(p.Name, err)
@@ -161,7 +163,8 @@ func openNamed(name string, load func(context.Context, string) (*Row, error)) Ca
 	}
 	for _, p := range slices.Concat(Peers(), Floors()) {
 		if p.Name == name {
-			c, err := p.Open(Config{Redis: os.Getenv("BENCH_REDIS"), Load: load, TTL: time.Hour, MemoryTTL: time.Hour, Patient: true})
+			c, err := p.Open(Config{Redis: os.Getenv("BENCH_REDIS"), Load: load, TTL: time.Hour, MemoryTTL: time.Hour,
+				Patient: true})
 			if err != nil {
 				panic(err)
 			}

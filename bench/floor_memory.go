@@ -10,9 +10,11 @@ import (
 
 func init() {
 	register(Peer{
-		Name: "raw ristretto", Module: "github.com/dgraph-io/ristretto/v2", Settings: "SetWithTTL, Get", Floor: true, Memory: true,
+		Name: "raw ristretto", Module: "github.com/dgraph-io/ristretto/v2", Settings: "SetWithTTL, Get", Floor: true,
+		Memory: true,
 		Open: func(c Config) (Cache, error) {
-			r, err := ristretto.NewCache(&ristretto.Config[string, *Row]{NumCounters: 1_000_000, MaxCost: 64 << 20, BufferItems: 64})
+			r, err := ristretto.NewCache(&ristretto.Config[string, *Row]{NumCounters: 1_000_000, MaxCost: 64 << 20,
+				BufferItems: 64})
 			return &rawRistretto{r, c}, err
 		},
 	})

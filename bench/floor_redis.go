@@ -17,7 +17,9 @@ import (
 // callers on a slow network.
 func init() {
 	register(Peer{
-		Name: byHand, Module: "github.com/redis/go-redis/v9", Settings: "GET, encoding/json, SET; a batch: MGET (on a cluster a pipeline of GET), then a pipeline of SET", Floor: true, Redis: true, Cluster: true,
+		Name: byHand, Module: "github.com/redis/go-redis/v9",
+		Settings: "GET, encoding/json, SET; a batch: MGET (on a cluster a pipeline of GET), then a pipeline of SET",
+		Floor:    true, Redis: true, Cluster: true,
 		Open: func(c Config) (Cache, error) {
 			rdb := newClient(c)
 			return &rawBatch{rawRedis{rdb, rdb, c}}, nil
@@ -32,7 +34,8 @@ func init() {
 			settings += "; FullDuplex"
 		}
 		register(Peer{
-			Name: name, Module: "github.com/redis/go-redis/v9", Settings: settings, Floor: true, Redis: true, Cluster: true,
+			Name: name, Module: "github.com/redis/go-redis/v9", Settings: settings, Floor: true, Redis: true,
+			Cluster: true,
 			Open: func(c Config) (Cache, error) {
 				rdb := newClient(c)
 				var p *redis.AutoPipeliner
@@ -89,7 +92,9 @@ func (r *rawRedis) Get(ctx context.Context, key string) (*Row, error) {
 func (r *rawRedis) Close() error { return r.rdb.Close() }
 
 // many decodes the values of keys, loads the rows of nil values, and calls store with those.
-func (r *rawRedis) many(ctx context.Context, keys []string, values [][]byte, store func(loaded map[string]*Row) error) (map[string]*Row, error) {
+func (r *rawRedis) many(
+	ctx context.Context, keys []string, values [][]byte, store func(loaded map[string]*Row) error,
+) (map[string]*Row, error) {
 	all := make(map[string]*Row, len(keys))
 	var missing []string
 	for i, key := range keys {

@@ -36,14 +36,17 @@ type memoryOf struct {
 // Otter evicts, and ristretto adds, on another goroutine, so that the figures vary by a point or
 // two. HITRATE=all replays the whole of all traces.
 func TestHitRate(t *testing.T) {
-	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz", "testdata/orm-busy.trace.gz"
+	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz",
+		"testdata/orm-busy.trace.gz"
 	traces := []hitTrace{{web12, 30_000, 200, []float64{10}, 0.02}}
 	if full || os.Getenv("HITRATE") == "all" {
 		percents := []float64{1, 10, 30}
-		traces = []hitTrace{{orm, 0, 200, percents, 0.02}, {orm, 0, 2048, percents, 0.02}, {web12, 0, 200, percents[1:], 0.02}, {web07, 0, 200, percents[1:], 0.02}, {web12, 0, 200, percents[:1], 0.1}, {web07, 0, 200, percents[:1], 0.05}}
+		traces = []hitTrace{{orm, 0, 200, percents, 0.02}, {orm, 0, 2048, percents, 0.02},
+			{web12, 0, 200, percents[1:], 0.02}, {web07, 0, 200, percents[1:], 0.02}, {web12, 0, 200, percents[:1], 0.1}, {web07, 0, 200, percents[:1], 0.05}}
 	}
 	table := &Table{Section: 12, Title: "Hit rates of memory at equal heap",
-		Text: "One goroutine replays the whole trace. Otter gets room for a share of the keys. The others get as many bytes as otter's heap then takes. Heap is the growth of the heap without what an empty cache takes, which is the column \"empty\". A row has a text of the given length.",
+		Text: "One goroutine replays the whole trace. Otter gets room for a share of the keys. The others get as " +
+			"many bytes as otter's heap then takes. Heap is the growth of the heap without what an empty cache takes, which is the column \"empty\". A row has a text of the given length.",
 		Head: []string{"trace", "text", "room", "", "hits", "heap, KiB", "empty, KiB"}}
 	for _, tr := range traces {
 		tr.compare(t, table)
@@ -60,7 +63,8 @@ func (tr hitTrace) compare(t *testing.T, table *Table) {
 	for _, percent := range tr.percents {
 		rows := int(float64(len(keys)) * percent / 100)
 		row := func(name string, r played) {
-			table.Row(name, tr.text, fmt.Sprintf("%v %%", percent), r.name, fmt.Sprintf("%.3f", r.hits), r.heap>>10, r.empty>>10)
+			table.Row(name, tr.text, fmt.Sprintf("%v %%", percent), r.name, fmt.Sprintf("%.3f", r.hits), r.heap>>10,
+				r.empty>>10)
 		}
 		of := func(name string, open func(load func(string) *Row) (memoryOf, error)) (r played) {
 			r, err := tr.play(name, accesses, keys, open)
@@ -76,7 +80,8 @@ func (tr hitTrace) compare(t *testing.T, table *Table) {
 		for _, r := range []played{theirs, ours, raw} {
 			row(name, r)
 		}
-		bar(t, fmt.Sprintf("%s, room for %v %%: hits that otter has more", name, percent), theirs.hits-ours.hits, tr.behind)
+		bar(t, fmt.Sprintf("%s, room for %v %%: hits that otter has more", name, percent), theirs.hits-ours.hits,
+			tr.behind)
 	}
 }
 
@@ -87,7 +92,9 @@ type played struct {
 	heap, empty int // bytes
 }
 
-func (tr hitTrace) play(name string, accesses []int32, keys []string, open func(load func(string) *Row) (memoryOf, error)) (played, error) {
+func (tr hitTrace) play(
+	name string, accesses []int32, keys []string, open func(load func(string) *Row) (memoryOf, error),
+) (played, error) {
 	text := strings.Repeat("x", tr.text)
 	loads := 0
 	before := heapInUse()
@@ -113,7 +120,8 @@ func (tr hitTrace) play(name string, accesses []int32, keys []string, open func(
 
 func openOtter(rows int) func(func(string) *Row) (memoryOf, error) {
 	return func(load func(string) *Row) (memoryOf, error) {
-		c, err := otter.New(&otter.Options[string, *Row]{MaximumSize: rows, ExpiryCalculator: otter.ExpiryWriting[string, *Row](time.Hour)})
+		c, err := otter.New(&otter.Options[string, *Row]{MaximumSize: rows,
+			ExpiryCalculator: otter.ExpiryWriting[string, *Row](time.Hour)})
 		if err != nil {
 			return memoryOf{}, err
 		}
@@ -130,7 +138,8 @@ func openOtter(rows int) func(func(string) *Row) (memoryOf, error) {
 
 func openRistretto(bytes int64, rows int, cost int64) func(func(string) *Row) (memoryOf, error) {
 	return func(load func(string) *Row) (memoryOf, error) {
-		c, err := ristretto.NewCache(&ristretto.Config[string, *Row]{NumCounters: int64(rows) * 10, MaxCost: bytes, BufferItems: 64})
+		c, err := ristretto.NewCache(&ristretto.Config[string, *Row]{NumCounters: int64(rows) * 10, MaxCost: bytes,
+			BufferItems: 64})
 		if err != nil {
 			return memoryOf{}, err
 		}
@@ -151,7 +160,10 @@ func openOwnMemory(bytes int64) func(func(string) *Row) (memoryOf, error) {
 		if err != nil {
 			return memoryOf{}, err
 		}
-		l, err := cacheaside.NewLoader(c, "product", func(_ context.Context, key string) (*Row, error) { return load(key), nil }, &cacheaside.LoaderOptions{TTL: time.Hour})
+		l, err := cacheaside.NewLoader(c, "product", func(_ context.Context, key string) (*Row,
+			error) {
+			return load(key), nil
+		}, &cacheaside.LoaderOptions{TTL: time.Hour})
 		if err != nil {
 			return memoryOf{}, err
 		}

@@ -37,7 +37,10 @@ func TestMemoryHit(t *testing.T) {
 				if !p.Memory {
 					continue
 				}
-				c := open(t, p, Config{Redis: server.Addr, Load: func(_ context.Context, key string) (*Row, error) { return rowOf(key), nil }, TTL: time.Hour, MemoryTTL: time.Hour})
+				c := open(t, p, Config{Redis: server.Addr, Load: func(_ context.Context, key string) (*Row,
+					error) {
+					return rowOf(key), nil
+				}, TTL: time.Hour, MemoryTTL: time.Hour})
 				for range 3 { // some peers drop values that arrive in a burst
 					for _, key := range keys {
 						if _, err := c.Get(ctx, key); err != nil {
@@ -52,7 +55,9 @@ func TestMemoryHit(t *testing.T) {
 				}})
 			}
 			results := contest(t, size(15, 3), goroutines, size(300*time.Millisecond, 5*time.Millisecond), contenders)
-			table := &Table{Section: 1, Title: fmt.Sprintf("Hits in memory, %d goroutines", goroutines), Text: "A thousand string keys, all in memory.", Head: []string{"", "ns", "middle half", "of raw ristretto", "allocations"}}
+			table := &Table{Section: 1, Title: fmt.Sprintf("Hits in memory, %d goroutines", goroutines),
+				Text: "A thousand string keys, all in memory.", Head: []string{"", "ns", "middle half",
+					"of raw ristretto", "allocations"}}
 			floor := find(results, "raw ristretto")
 			for _, r := range results {
 				table.Row(r.name, median(r.ns), spread(r.ns), median(ratios(r.ns, floor.ns)), r.allocs)

@@ -22,9 +22,10 @@ type usersModel struct{ sqlc.CachedConn }
 
 func (m *usersModel) FindOne(ctx context.Context, id int64) (*user, error) {
 	var u user
-	err := m.QueryRowCtx(ctx, &u, fmt.Sprint("cache:users:id:", id), func(ctx context.Context, conn sqlx.SqlConn, v any) error {
-		return conn.QueryRowCtx(ctx, v, "select id, email from users where id = ? limit 1", id)
-	})
+	err := m.QueryRowCtx(ctx, &u, fmt.Sprint("cache:users:id:", id),
+		func(ctx context.Context, conn sqlx.SqlConn, v any) error {
+			return conn.QueryRowCtx(ctx, v, "select id, email from users where id = ? limit 1", id)
+		})
 	return &u, err // sqlc.ErrNotFound: no such row
 }
 

@@ -50,7 +50,9 @@ func goredisWrite(ctx context.Context, c *goredis.Cache, id int64, old, email st
 // end
 
 // snippet: jetcache-go, read
-func jetcacheRead(ctx context.Context, c *jetcachego.T[int64, *user], id int64, friends []int64) (*user, map[int64]*user, error) {
+func jetcacheRead(
+	ctx context.Context, c *jetcachego.T[int64, *user], id int64, friends []int64,
+) (*user, map[int64]*user, error) {
 	u, err := c.Get(ctx, "user", id, selectUser) // no such row: errors.Is reports the error of WithErrNotFound
 	return u, c.MGet(ctx, "user", friends, selectUsers), err
 }

@@ -15,7 +15,8 @@ import (
 )
 
 func init() {
-	variants = append(variants, Peer{Name: own + " with a filter", Module: "github.com/cacheaside/cacheaside", Memory: true, Redis: true, Open: openFiltered})
+	variants = append(variants, Peer{Name: own + " with a filter", Module: "github.com/cacheaside/cacheaside",
+		Memory: true, Redis: true, Open: openFiltered})
 }
 
 // filteredCache is cacheaside with a filter that contains all rows: a replica, as in a fleet. The
@@ -35,7 +36,8 @@ func openFiltered(c Config) (Cache, error) {
 	if f.filter, err = bloom.NewRedis(f.rdb, "rows", rows, 0.01, nil); err != nil {
 		return nil, err
 	}
-	if _, err = f.filter.Rebuild(ctx, bloom.Keys(append(keys(rows), "connect")...), &bloom.RebuildOptions{Settle: -1}); err != nil {
+	if _, err = f.filter.Rebuild(ctx, bloom.Keys(append(keys(rows), "connect")...),
+		&bloom.RebuildOptions{Settle: -1}); err != nil {
 		return nil, err
 	}
 	if f.copy, err = bloom.NewReplica(f.filter); err != nil {
@@ -56,8 +58,10 @@ func (f *filteredCache) Close() error {
 func TestMissingRows(t *testing.T) {
 	reads := size(10_000, 400)
 	table := &Table{Section: 8, Title: "Rows that do not exist",
-		Text: fmt.Sprintf("One process does %s reads, 16 at a time, of the same 100 keys without a row. Then it does as many reads of different keys without a row. The absence of a row may be cached for a minute. The filter has 100,000 rows with 1 %% false positives, and is copied from Redis into the process.", thousands(fmt.Sprint(reads))),
-		Head: []string{"", "again and again: loads", "Redis commands a read", "all different: loads", "Redis commands a read", "keys in Redis then", "errors"}}
+		Text: fmt.Sprintf("One process does %s reads, 16 at a time, of the same 100 keys without a row. Then it does "+
+			"as many reads of different keys without a row. The absence of a row may be cached for a minute. The filter has 100,000 rows with 1 %% false positives, and is copied from Redis into the process.", thousands(fmt.Sprint(reads))),
+		Head: []string{"", "again and again: loads", "Redis commands a read", "all different: loads",
+			"Redis commands a read", "keys in Redis then", "errors"}}
 	all := entrants(t)
 	if i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == own }); i >= 0 {
 		all = slices.Insert(all, i+1, variants...)

@@ -29,7 +29,9 @@ type onceReader struct {
 
 // onceReaders stores the keys for all peers, and returns the contenders that read them from Redis.
 // This library has a second contender without a memory tier.
-func onceReaders(t *testing.T, peers []Peer, keys []string, start func() (Config, func() int)) (readers []*onceReader, left []string) {
+func onceReaders(
+	t *testing.T, peers []Peer, keys []string, start func() (Config, func() int),
+) (readers []*onceReader, left []string) {
 	t.Helper()
 	for _, p := range peers {
 		r := &onceReader{name: p.Name, peer: p, took: map[int]*result{}}
@@ -47,9 +49,14 @@ func onceReaders(t *testing.T, peers []Peer, keys []string, start func() (Config
 		r.loads.Store(0)
 		readers = append(readers, r)
 		if p.Name == own {
-			without := &onceReader{name: own + " without memory tier", peer: p, config: r.config, took: map[int]*result{}}
+			without := &onceReader{name: own + " without memory tier", peer: p, config: r.config,
+				took: map[int]*result{}}
 			without.config.NoMemory = true
-			without.config.Load = func(_ context.Context, key string) (*Row, error) { without.loads.Add(1); return rowOf(key), nil }
+			without.config.Load = func(_ context.Context, key string) (*Row,
+				error) {
+				without.loads.Add(1)
+				return rowOf(key), nil
+			}
 			readers = append(readers, without)
 		}
 	}
@@ -149,10 +156,12 @@ func onceContest(t *testing.T, table *Table, keys []string, readers []*onceReade
 	for _, goroutines := range hitGoroutines {
 		table.Head = append(table.Head, fmt.Sprint(goroutines))
 	}
-	relative := &Table{Section: table.Section, Title: table.Title + ": time of a read relative to " + byHand, Head: slices.Clone(table.Head),
+	relative := &Table{Section: table.Section, Title: table.Title + ": time of a read relative to " + byHand,
+		Head: slices.Clone(table.Head),
 		Text: "The median of the ratios of all runs, and in brackets the middle half of them. Below 1 is faster."}
 	table.Title += ": thousands of reads per second"
-	table.Head = append(table.Head, "allocations, 1 goroutine", fmt.Sprintf("%d goroutines", hitGoroutines[len(hitGoroutines)-1]))
+	table.Head = append(table.Head, "allocations, 1 goroutine",
+		fmt.Sprintf("%d goroutines", hitGoroutines[len(hitGoroutines)-1]))
 	hand := readers[slices.IndexFunc(readers, func(r *onceReader) bool { return r.name == byHand })]
 	for _, r := range readers {
 		speeds, times := []any{r.name}, []any{r.name}
@@ -161,7 +170,8 @@ func onceContest(t *testing.T, table *Table, keys []string, readers []*onceReade
 			speeds = append(speeds, 1e6/median(r.took[goroutines].ns))
 			times = append(times, within(ratio))
 			if r.name == own {
-				bar(t, fmt.Sprintf("%d goroutines, time relative to %s", goroutines, byHand), median(ratio), bars[goroutines])
+				bar(t, fmt.Sprintf("%d goroutines, time relative to %s", goroutines, byHand), median(ratio),
+					bars[goroutines])
 			}
 		}
 		speeds = append(speeds, r.took[hitGoroutines[0]].allocs, r.took[hitGoroutines[len(hitGoroutines)-1]].allocs)
@@ -185,7 +195,8 @@ func within(v []float64) string { return digits(median(v)) + " (" + spread(v) + 
 
 // onceText describes the work of onceContest.
 func onceText(keys []string, where, left string) string {
-	return fmt.Sprintf("%s string keys, all in %s. Each hit decodes about 290 bytes of JSON. The caches have their memory tiers, and each reads a key only once: a new cache is opened for each run. So a read includes putting the row into memory, and never finds it there. The columns are numbers of goroutines.%s",
+	return fmt.Sprintf("%s string keys, all in %s. Each hit decodes about 290 bytes of JSON. The caches have their "+
+		"memory tiers, and each reads a key only once: a new cache is opened for each run. So a read includes putting the row into memory, and never finds it there. The columns are numbers of goroutines.%s",
 		thousands(fmt.Sprint(len(keys))), where, left)
 }
 
@@ -238,7 +249,8 @@ func TestClusterHit(t *testing.T) {
 		}
 	})
 	onceContest(t, &Table{Section: 15, Title: "Hits in a Redis Cluster that fill the memory tier",
-		Text: onceText(keys, "a Redis Cluster of three masters, each with a replica that serves no reads", leftOut("a new cache did not read them from Redis", left)+leftOut(notOnCluster, apart))}, keys, readers,
+		Text: onceText(keys, "a Redis Cluster of three masters, each with a replica that serves no reads",
+			leftOut("a new cache did not read them from Redis", left)+leftOut(notOnCluster, apart))}, keys, readers,
 		map[int]float64{1: 15 / 14.5, 4: 48.3 / 46, 16: 61.9 / 70, 64: 63.8 / 90, 128: 64.3 / 110})
 }
 

@@ -29,7 +29,8 @@ var mishaps = []callerFailure{
 	{name: "the load ends its goroutine (runtime.Goexit)", row: dbRow{Value: "row", Takes: 50 * time.Millisecond, Ends: "goexit"}, get: childOrder{Callers: oneCallers, Within: time.Second}, again: true},
 	{name: "the first caller leaves", row: dbRow{Value: "row", Takes: 150 * time.Millisecond}, get: childOrder{Callers: oneCallers, Cancel: 60 * time.Millisecond, Within: time.Second}, timed: true,
 		cell: func(got []callerResult, loads int) string {
-			return fmt.Sprintf("it waits for %s ms; the others: %s; loads: %d", digits(float64(got[0].Took)/1e6), describe(got[1:]), loads)
+			return fmt.Sprintf("it waits for %s ms; the others: %s; loads: %d", digits(float64(got[0].Took)/1e6),
+				describe(got[1:]), loads)
 		}},
 	{name: "a deadline of 50 ms, a longer load", row: dbRow{Value: "row", Takes: oneLoad}, get: childOrder{Deadline: oneDeadline, Within: 2 * oneLoad}, timed: true, cell: waited},
 	{name: "and that load ignores its context", row: dbRow{Value: "row", Takes: oneLoad, Deaf: true}, get: childOrder{Deadline: oneDeadline, Within: 2 * oneLoad}, timed: true, cell: waited},
@@ -147,7 +148,8 @@ func TestOneCaller(t *testing.T) {
 	const later = 1200 * time.Millisecond // a failed load may be remembered for a second
 	within := size(4*time.Second, time.Second)
 	table := &Table{Section: 10, Title: "One caller's trouble",
-		Text: fmt.Sprintf("%d callers of one process wait for the load of one row, which panics or ends its goroutine. %v later, the row is read again, and its load works. "+
+		Text: fmt.Sprintf("%d callers of one process wait for the load of one row, which panics or ends its "+
+			"goroutine. %v later, the row is read again, and its load works. "+
 			"The first of %d callers cancels its context 60 ms after the start of a load that takes 150 ms. A single caller's context ends long before the load, which takes %v. A load ends with the context that the library passes to it, except in the last column. "+
 			"A panic that reaches the goroutine of a caller does not end the process, as in a net/http server. A call that has not returned within %v hangs.", oneCallers, later, oneCallers, oneLoad, within),
 		Head: []string{""}}
@@ -164,7 +166,8 @@ func TestOneCaller(t *testing.T) {
 		table.Head = append(table.Head, m.name)
 		processes := make([]*oneProcess, len(peers))
 		for i, p := range peers {
-			processes[i] = &oneProcess{crew: spawnCrew(t, p, 1, Config{Redis: servers[i], TTL: time.Minute, Patient: !full})}
+			processes[i] = &oneProcess{crew: spawnCrew(t, p, 1,
+				Config{Redis: servers[i], TTL: time.Minute, Patient: !full})}
 		}
 		for _, p := range processes {
 			p.begin(t, m)

@@ -42,7 +42,8 @@ func newBacklog(t *testing.T, changes int) *backlog {
 	x := &backlog{T: t, server: m, db: m.DB(t), changes: changes}
 	for _, statement := range []string{
 		"CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))",
-		fmt.Sprintf("INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM seq_1_to_%d", rows),
+		fmt.Sprintf("INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+
+			"seq_1_to_%d", rows),
 	} {
 		if _, err := x.db.Exec(statement); err != nil {
 			t.Fatal(err)
@@ -57,7 +58,8 @@ func newBacklog(t *testing.T, changes int) *backlog {
 	for range 4 {
 		wg.Go(func() {
 			for c := range queue {
-				if _, err := x.db.Exec("UPDATE users SET n = n + 1 WHERE id BETWEEN ? AND ?", c.first, c.last); err != nil {
+				if _, err := x.db.Exec("UPDATE users SET n = n + 1 WHERE id BETWEEN ? AND ?", c.first,
+					c.last); err != nil {
 					t.Error(err)
 				}
 			}
@@ -83,7 +85,9 @@ func (b *backlog) bare() time.Duration {
 	b.Helper()
 	host, port, _ := net.SplitHostPort(b.server.Addr)
 	n, _ := strconv.Atoi(port)
-	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: mysql.MariaDBFlavor, Host: host, Port: uint16(n), User: b.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
+	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: mysql.MariaDBFlavor,
+		Host: host, Port: uint16(n), User: b.server.User, Logger: slog.New(slog.DiscardHandler),
+		DisableRetrySync: true})
 	defer s.Close()
 	set := must(mysql.ParseMariadbGTIDSet(b.from))(b.T)
 	began := time.Now()
@@ -111,7 +115,8 @@ func (b *backlog) consumed(redis *testenv.Redis) time.Duration {
 	if err := checkpoint.Save(b.Context(), event.Position("mariadb:"+b.serverID+"@"+b.from), 0); err != nil {
 		b.Fatal(err)
 	}
-	c := must(canal.NewConsumer(cache, source, checkpoint, []canal.Binding{canal.Bind(users, b.server.Database(b.T), "users", canal.IntColumn[int64]("id"))}, nil))(b.T)
+	c := must(canal.NewConsumer(cache, source, checkpoint,
+		[]canal.Binding{canal.Bind(users, b.server.Database(b.T), "users", canal.IntColumn[int64]("id"))}, nil))(b.T)
 	ctx, stop := context.WithTimeout(b.Context(), time.Minute)
 	defer stop()
 	done := make(chan error, 1)
@@ -152,7 +157,8 @@ func TestBacklog(t *testing.T) {
 		ratio = append(ratio, b.Seconds()/c.Seconds())
 	}
 	table := &Table{Section: 14, Title: "A backlog of the binary log",
-		Text: fmt.Sprintf("Time to read %s changed rows, most in transactions of ten, from the binary log of MariaDB. Bare replication decodes them and does nothing else. A Consumer invalidates the key of each row in Redis and in all processes, and saves its position in a file.", thousands(fmt.Sprint(x.changes))),
+		Text: fmt.Sprintf("Time to read %s changed rows, most in transactions of ten, from the binary log of "+
+			"MariaDB. Bare replication decodes them and does nothing else. A Consumer invalidates the key of each row in Redis and in all processes, and saves its position in a file.", thousands(fmt.Sprint(x.changes))),
 		Head: []string{"", "rows a second", "middle half", "of bare replication"}}
 	table.Row("go-mysql, bare replication", median(bare), spread(bare), 1.0)
 	table.Row(own+": canal.Consumer, mysqlbinlog.Source", median(consumed), spread(consumed), median(ratio))

@@ -50,9 +50,11 @@ func mixed(what string, n int) []string {
 // redisFilter creates a filter in Redis that contains the keys.
 func redisFilter(t *testing.T, server *testenv.Redis, name string, capacity int, keys ...string) *ownbloom.Redis {
 	t.Helper()
-	f := must(ownbloom.NewRedis(redisClient(t, server), name, uint64(capacity), falsePositives, &ownbloom.Options{Timeout: 10 * time.Second}))(t)
+	f := must(ownbloom.NewRedis(redisClient(t, server), name, uint64(capacity), falsePositives,
+		&ownbloom.Options{Timeout: 10 * time.Second}))(t)
 	t.Cleanup(func() { f.Close() })
-	must(f.Rebuild(t.Context(), ownbloom.Keys(keys...), &ownbloom.RebuildOptions{Settle: -1, AllowFewer: len(keys) == 0}))(t)
+	must(f.Rebuild(t.Context(), ownbloom.Keys(keys...),
+		&ownbloom.RebuildOptions{Settle: -1, AllowFewer: len(keys) == 0}))(t)
 	return f
 }
 
@@ -112,19 +114,24 @@ func TestFilters(t *testing.T) {
 				t.Fatalf("%s does not find a key: %v", f.name, err)
 			}
 		}
-		hits = append(hits, contender{name: f.name, op: func(i int) error { _, err := f.has(keys[i%len(keys)]); return err }})
-		misses = append(misses, contender{name: f.name, op: func(i int) error { _, err := f.has(absent[i%len(absent)]); return err }})
+		hits = append(hits, contender{name: f.name,
+			op: func(i int) error { _, err := f.has(keys[i%len(keys)]); return err }})
+		misses = append(misses, contender{name: f.name,
+			op: func(i int) error { _, err := f.has(absent[i%len(absent)]); return err }})
 		if f.add != nil { // keys that it contains already, so that it does not grow
 			adds = append(adds, contender{name: f.name, op: func(i int) error { return f.add(keys[i%len(keys)]) }})
 		}
 	}
 	runs, each := size(15, 3), size(150*time.Millisecond, 2*time.Millisecond)
-	hit, miss, add := contest(t, runs, 1, each, hits), contest(t, runs, 1, each, misses), contest(t, runs, 1, each, adds)
+	hit, miss, add := contest(t, runs, 1, each, hits), contest(t, runs, 1, each, misses), contest(t, runs, 1,
+		each, adds)
 
 	probes := mixed("probe", size(2_000_000, 100_000))
 	table := &Table{Section: 14, Title: "Filters in memory",
-		Text: fmt.Sprintf("%s keys with 1 %% false positives. One goroutine looks up keys that were added (hits) and others (misses), and adds keys again. × is the ratio to bits-and-blooms in the same run. A Replica is a copy of the filter in Redis, and reads the clock before it returns no; adds to it are adds to Redis. The false positives are for %s keys that were not added.", thousands(fmt.Sprint(n)), thousands(fmt.Sprint(len(probes)))),
-		Head: []string{"", "hit, ns", "×", "miss, ns", "×", "add, ns", "×", "allocations a lookup", "bits a key", "false positives, %"}}
+		Text: fmt.Sprintf("%s keys with 1 %% false positives. One goroutine looks up keys that were added (hits) and "+
+			"others (misses), and adds keys again. × is the ratio to bits-and-blooms in the same run. A Replica is a copy of the filter in Redis, and reads the clock before it returns no; adds to it are adds to Redis. The false positives are for %s keys that were not added.", thousands(fmt.Sprint(n)), thousands(fmt.Sprint(len(probes)))),
+		Head: []string{"", "hit, ns", "×", "miss, ns", "×", "add, ns", "×", "allocations a lookup", "bits a key",
+			"false positives, %"}}
 	for _, f := range filters {
 		cells := []any{f.name}
 		for _, results := range [][]result{hit, miss, add} {
@@ -146,12 +153,15 @@ func TestFilters(t *testing.T) {
 		if rate > 1.2 {
 			t.Errorf("%s: the rate of false positives is %.2f %%", f.name, rate)
 		}
-		table.Row(append(cells, find(hit, f.name).allocs+find(miss, f.name).allocs, float64(f.bits)/float64(n), fmt.Sprintf("%.3f", rate))...)
+		table.Row(append(cells, find(hit, f.name).allocs+find(miss, f.name).allocs, float64(f.bits)/float64(n),
+			fmt.Sprintf("%.3f", rate))...)
 	}
 	publish(t, table)
 	for _, way := range filters[2:] {
-		bar(t, way.name+": a hit relative to bits-and-blooms", median(ratios(find(hit, way.name).ns, find(hit, floor).ns)), 1.15)
-		bar(t, way.name+": a miss relative to bits-and-blooms", median(ratios(find(miss, way.name).ns, find(miss, floor).ns)), 1.15)
+		bar(t, way.name+": a hit relative to bits-and-blooms",
+			median(ratios(find(hit, way.name).ns, find(hit, floor).ns)), 1.15)
+		bar(t, way.name+": a miss relative to bits-and-blooms",
+			median(ratios(find(miss, way.name).ns, find(miss, floor).ns)), 1.15)
 	}
 }
 
@@ -167,7 +177,8 @@ func TestFilterAdds(t *testing.T) {
 	filter := redisFilter(t, server, "adds", n)
 	keys := mixed("added", n)
 	table := &Table{Section: 14, Title: "Adds to a filter in Redis",
-		Text: fmt.Sprintf("A filter for %s keys with 1 %% false positives; one goroutine. The floor is a pipeline of one SETBIT for each of a key's %d bits, with the hashes of bits-and-blooms. It does not notify other processes and does not support rebuilds.", thousands(fmt.Sprint(n)), k),
+		Text: fmt.Sprintf("A filter for %s keys with 1 %% false positives; one goroutine. The floor is a pipeline of "+
+			"one SETBIT for each of a key's %d bits, with the hashes of bits-and-blooms. It does not notify other processes and does not support rebuilds.", thousands(fmt.Sprint(n)), k),
 		Head: []string{"keys at once", "", "us for a key", "middle half", "of the floor", "allocations a key"}}
 	for _, at := range []int{1, 1000, size(20_000, 5000)} {
 		next := func(i int) []string { i = i * at % (n - at + 1); return keys[i : i+at] }
@@ -190,7 +201,8 @@ func TestFilterAdds(t *testing.T) {
 			for i, ns := range r.ns {
 				us[i] = ns / float64(at) / 1000
 			}
-			table.Row(thousands(fmt.Sprint(at)), r.name, median(us), spread(us), median(ratios(r.ns, results[0].ns)), r.allocs/float64(at))
+			table.Row(thousands(fmt.Sprint(at)), r.name, median(us), spread(us), median(ratios(r.ns, results[0].ns)),
+				r.allocs/float64(at))
 		}
 	}
 	publish(t, table)

@@ -27,7 +27,8 @@ import (
 // lockLife is the TTL of all locks.
 const lockLife = 10 * time.Second
 
-var compareAndDelete = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+var compareAndDelete = redis.NewScript(
+	`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 
 // locking is an implementation of a lock. acquire waits until it holds the lock.
 type locking struct {
@@ -132,9 +133,11 @@ func TestLock(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	l := redisLocker(t, redisClient(t, server))
 	uncontended(t, &Table{Section: 14, Title: "A lock in Redis, uncontended",
-		Text: "Acquire and release, one node, one goroutine. cacheaside has a watchdog, a fencing token from the server's clock, and a message for waiters; redsync has none of these.",
+		Text: "Acquire and release, one node, one goroutine. cacheaside has a watchdog, a fencing token from the " +
+			"server's clock, and a message for waiters; redsync has none of these.",
 		Head: []string{"", "us", "middle half", "of the floor", "allocations"}},
-		[]locking{rawLock(redisClient(t, server)), redsyncLock("redsync", []*redis.Client{redisClient(t, server)}), ownLock(own, l, nil)})
+		[]locking{rawLock(redisClient(t, server)), redsyncLock("redsync", []*redis.Client{redisClient(t, server)}),
+			ownLock(own, l, nil)})
 }
 
 // TestRedlock measures an uncontended lock in five Redis servers.
@@ -146,9 +149,11 @@ func TestRedlock(t *testing.T) {
 	l := must(redlock.New(ours, &lock.Options{TTL: lockLife}))(t)
 	t.Cleanup(func() { l.Close() })
 	uncontended(t, &Table{Section: 14, Title: "Redlock, five nodes, uncontended",
-		Text: "Acquire and release, one goroutine; redsync is the floor. cacheaside counts the votes with redsync's code. Its token costs one more round of requests; NoToken avoids it.",
+		Text: "Acquire and release, one goroutine; redsync is the floor. cacheaside counts the votes with redsync's " +
+			"code. Its token costs one more round of requests; NoToken avoids it.",
 		Head: []string{"", "us", "middle half", "of redsync", "allocations"}},
-		[]locking{redsyncLock("redsync", nodes), ownLock(own, l, nil), ownLock(own+", NoToken", l, &lock.AcquireOptions{NoToken: true})})
+		[]locking{redsyncLock("redsync", nodes), ownLock(own, l, nil),
+			ownLock(own+", NoToken", l, &lock.AcquireOptions{NoToken: true})})
 }
 
 // TestLockContention measures a lock in Redis that 50 goroutines of a process contend for.
@@ -160,9 +165,11 @@ func TestLockContention(t *testing.T) {
 	floor := alternate(t, raw, workers*grants)
 	each := float64(total(server.CommandCalls(t))-before) / float64(workers*grants)
 	table := &Table{Section: 14, Title: fmt.Sprintf("A lock in Redis, %d workers of one process", workers),
-		Text: fmt.Sprintf("Each worker holds the lock %d times, for a millisecond. The floor is a single worker that holds it %d times with SET NX PX. redsync polls, at intervals set by its options, and stops without the lock after a number of attempts. A wait is the time from the call to the acquisition; medians of %d runs. Commands include those that scripts run.",
+		Text: fmt.Sprintf("Each worker holds the lock %d times, for a millisecond. The floor is a single worker that "+
+			"holds it %d times with SET NX PX. redsync polls, at intervals set by its options, and stops without the lock after a number of attempts. A wait is the time from the call to the acquisition; medians of %d runs. Commands include those that scripts run.",
 			grants, workers*grants, size(5, 1)),
-		Head: []string{"", "all, s", "of the floor", "wait p50, ms", "p99, ms", "longest, ms", "not granted", "commands a grant"}}
+		Head: []string{"", "all, s", "of the floor", "wait p50, ms", "p99, ms", "longest, ms", "not granted",
+			"commands a grant"}}
 	table.Row("one worker, SET NX PX", floor.Seconds(), 1.0, "–", "–", "–", 0, each)
 	var five []locking
 	for range 5 {
@@ -170,8 +177,10 @@ func TestLockContention(t *testing.T) {
 	}
 	ways := []locking{
 		redsyncLock("redsync, defaults: 32 tries, 50 to 250 ms apart", []*redis.Client{redisClient(t, server)}),
-		redsyncLock("redsync, WithRetryDelay(10ms), WithTries(10000)", []*redis.Client{redisClient(t, server)}, redsync.WithRetryDelay(10*time.Millisecond), redsync.WithTries(10000)),
-		redsyncLock("redsync, WithRetryDelay(1ms), WithTries(100000)", []*redis.Client{redisClient(t, server)}, redsync.WithRetryDelay(time.Millisecond), redsync.WithTries(100000)),
+		redsyncLock("redsync, WithRetryDelay(10ms), WithTries(10000)", []*redis.Client{redisClient(t, server)},
+			redsync.WithRetryDelay(10*time.Millisecond), redsync.WithTries(10000)),
+		redsyncLock("redsync, WithRetryDelay(1ms), WithTries(100000)", []*redis.Client{redisClient(t, server)},
+			redsync.WithRetryDelay(time.Millisecond), redsync.WithTries(100000)),
 		ownLock(own, redisLocker(t, redisClient(t, server)), nil),
 		inTurn(own+", five Lockers, as of five processes", five),
 	}
@@ -186,7 +195,8 @@ func TestLockContention(t *testing.T) {
 			took, waits := contend(t, way, workers, grants)
 			commands = append(commands, float64(total(server.CommandCalls(t))-before)/float64(max(1, len(waits))))
 			all, of = append(all, took.Seconds()), append(of, took.Seconds()/floor.Seconds())
-			p50, p99, most = append(p50, quantile(waits, 0.5)), append(p99, quantile(waits, 0.99)), append(most, quantile(waits, 1))
+			p50, p99, most = append(p50, quantile(waits, 0.5)), append(p99, quantile(waits, 0.99)), append(most,
+				quantile(waits, 1))
 			refused += workers*grants - len(waits)
 		}
 		ratio[way.name] = median(of)

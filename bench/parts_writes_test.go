@@ -72,7 +72,8 @@ func (x *writes) and(invalidate func(ctx context.Context) error) func(ctx contex
 // because that is a setting of the cache.
 func (x *writes) levels() {
 	writer := func(strict bool) (*consistency.Writer, *cacheaside.Loader[int64, string]) {
-		cache := must(cacheaside.New(redisClient(x.T, x.redis), &cacheaside.Options{Prefix: fmt.Sprint("writes-", strict), StrictWrites: strict}))(x.T)
+		cache := must(cacheaside.New(redisClient(x.T, x.redis),
+			&cacheaside.Options{Prefix: fmt.Sprint("writes-", strict), StrictWrites: strict}))(x.T)
 		x.Cleanup(func() { cache.Close() })
 		rows := must(cacheaside.NewLoader(cache, "item", func(ctx context.Context, id int64) (v string, err error) {
 			err = x.db.GetContext(ctx, &v, "SELECT v FROM item WHERE id = ?", id)
@@ -82,7 +83,8 @@ func (x *writes) levels() {
 		if err := outbox.CreateTable(x.Context()); err != nil {
 			x.Fatal(err)
 		}
-		w := must(consistency.NewWriter(x.db, cache, &consistency.Options{Queue: outbox, AsyncDelay: 10 * time.Millisecond, NoRelay: strict}))(x.T)
+		w := must(consistency.NewWriter(x.db, cache,
+			&consistency.Options{Queue: outbox, AsyncDelay: 10 * time.Millisecond, NoRelay: strict}))(x.T)
 		x.Cleanup(func() { w.Close() })
 		return w, rows
 	}
@@ -90,14 +92,16 @@ func (x *writes) levels() {
 	strict, strictRows := writer(true)
 	for _, level := range []consistency.Level{consistency.Async, consistency.Inline, consistency.Outbox} {
 		w := w.At(level)
-		x.way(own+": "+level.String(), func(ctx context.Context) error { return w.Update(ctx, x.statement, rows.Key(1)) })
+		x.way(own+": "+level.String(),
+			func(ctx context.Context) error { return w.Update(ctx, x.statement, rows.Key(1)) })
 	}
 	held := strict.At(consistency.Strict)
 	x.way(own+": Strict", func(ctx context.Context) error { return held.Update(ctx, x.statement, strictRows.Key(1)) })
 	x.way(own+": WriteThrough", func(ctx context.Context) error {
-		return consistency.WriteThrough(ctx, held, strictRows, 1, func(ctx context.Context, tx *sqlx.Tx) (string, error) {
-			return "new", x.statement(ctx, tx)
-		})
+		return consistency.WriteThrough(ctx, held, strictRows, 1,
+			func(ctx context.Context, tx *sqlx.Tx) (string, error) {
+				return "new", x.statement(ctx, tx)
+			})
 	})
 }
 
@@ -120,9 +124,11 @@ func (x *writes) settle() {
 
 // TestWrites measures the cost of a write that invalidates the caches.
 func TestWrites(t *testing.T) {
-	x := &writes{T: t, db: sqlx.NewDb(must(sql.Open("mysql", durableMariaDB(t).DSN(t)))(t), "mysql"), redis: testenv.SharedRedis(t)}
+	x := &writes{T: t, db: sqlx.NewDb(must(sql.Open("mysql", durableMariaDB(t).DSN(t)))(t), "mysql"),
+		redis: testenv.SharedRedis(t)}
 	t.Cleanup(func() { x.db.Close() })
-	for _, statement := range []string{"CREATE TABLE item (id BIGINT PRIMARY KEY, v VARCHAR(100))", "INSERT INTO item VALUES (1, 'old')"} {
+	for _, statement := range []string{"CREATE TABLE item (id BIGINT PRIMARY KEY, v VARCHAR(100))",
+		"INSERT INTO item VALUES (1, 'old')"} {
 		x.db.MustExec(statement)
 	}
 	const bare = "a bare transaction"
@@ -133,9 +139,11 @@ func TestWrites(t *testing.T) {
 		if !p.Redis {
 			continue
 		}
-		c := open(t, p, Config{Redis: x.redis.Addr, Load: func(_ context.Context, key string) (*Row, error) { return rowOf(key), nil }, TTL: time.Hour})
+		c := open(t, p, Config{Redis: x.redis.Addr,
+			Load: func(_ context.Context, key string) (*Row, error) { return rowOf(key), nil }, TTL: time.Hour})
 		if peer, ok := c.(Invalidator); ok {
-			x.way("and an invalidation by "+p.Name, x.and(func(ctx context.Context) error { return peer.Invalidate(ctx, "product:1") }))
+			x.way("and an invalidation by "+p.Name,
+				x.and(func(ctx context.Context) error { return peer.Invalidate(ctx, "product:1") }))
 		}
 	}
 	x.levels()
@@ -161,7 +169,8 @@ func TestWrites(t *testing.T) {
 		t.Errorf("the row does not have the last written value: %v", err)
 	}
 	table := &Table{Section: 14, Title: "A write, and what it changes in the caches",
-		Text: "One UPDATE by primary key in MariaDB with innodb_flush_log_at_trx_commit=1 (sync_binlog=0), one goroutine, no reads. A writer that only invalidates after the commit, like Inline, leaves old values cached if the process dies in between. Async, Outbox, Strict and WriteThrough avoid that with a row in the same transaction. Rows leave the outbox in the background. Before the next measurement, the test waits until the outbox is empty, and does not count that time.",
+		Text: "One UPDATE by primary key in MariaDB with innodb_flush_log_at_trx_commit=1 (sync_binlog=0), one " +
+			"goroutine, no reads. A writer that only invalidates after the commit, like Inline, leaves old values cached if the process dies in between. Async, Outbox, Strict and WriteThrough avoid that with a row in the same transaction. Rows leave the outbox in the background. Before the next measurement, the test waits until the outbox is empty, and does not count that time.",
 		Head: []string{"", "us", "middle half", "of a bare transaction"}}
 	for _, way := range x.ways {
 		us := make([]float64, len(way.took))

@@ -27,10 +27,12 @@ var ErrNotFound = errors.New("no such row")
 
 // Config has the settings of a workload for a cache. A zero field means the peer's own default.
 type Config struct {
-	Redis    string                                                                      // address
-	Cluster  []string                                                                    // addresses of a Redis Cluster, instead of Redis; only for peers with Cluster
-	Load     func(ctx context.Context, key string) (*Row, error)                         // from the database
-	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error) // Load for a batch; nil: call Load for each key
+	Redis string // address
+	// addresses of a Redis Cluster, instead of Redis; only for peers with Cluster
+	Cluster []string
+	Load    func(ctx context.Context, key string) (*Row, error) // from the database
+	// Load for a batch; nil: call Load for each key
+	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error)
 
 	TTL       time.Duration // of a row in Redis (in memory, for peers without Redis)
 	NullTTL   time.Duration // of the absence of a row

@@ -51,7 +51,8 @@ func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
 		o.MemoryBytes = -1
 	}
 	if c.Patient {
-		o.RedisTimeout, o.ReadTimeout, o.LeaseTTL, o.MaxStaleness = 10*time.Second, 10*time.Second, 30*time.Second, 30*time.Second
+		o.RedisTimeout, o.ReadTimeout, o.LeaseTTL, o.MaxStaleness =
+			10*time.Second, 10*time.Second, 30*time.Second, 30*time.Second
 	}
 	cache, err := cacheaside.New(rdb, &o)
 	if err != nil {

@@ -43,9 +43,11 @@ func init() {
 			e := &entCache{rdb: rdb, levels: []entcache.AddGetDeleter{inRedis}}
 			if !c.NoMemory {
 				ttl := cmp.Or(c.MemoryTTL, c.TTL, time.Hour)
-				e.levels = []entcache.AddGetDeleter{&lockedLRU{lru: entcache.NewLRU(cmp.Or(c.MemoryRows, 100_000)), ttl: ttl}, inRedis}
+				e.levels = []entcache.AddGetDeleter{&lockedLRU{lru: entcache.NewLRU(cmp.Or(c.MemoryRows, 100_000)),
+					ttl: ttl}, inRedis}
 			}
-			e.driver = entcache.NewDriver(loadDriver{c}, entcache.TTL(cmp.Or(c.TTL, time.Hour)), entcache.Levels(e.levels...))
+			e.driver = entcache.NewDriver(loadDriver{c}, entcache.TTL(cmp.Or(c.TTL, time.Hour)),
+				entcache.Levels(e.levels...))
 			return e, nil
 		},
 	})
@@ -68,7 +70,8 @@ type entCache struct {
 
 func (e *entCache) Get(ctx context.Context, key string) (_ *Row, err error) {
 	var rows sql.Rows
-	err = e.driver.Query(entcache.WithKey(ctx, "ent:"+key), "SELECT `id`, `name`, `text`, `price` FROM `rows` WHERE `key` = ? LIMIT 2", []any{key}, &rows)
+	err = e.driver.Query(entcache.WithKey(ctx, "ent:"+key),
+		"SELECT `id`, `name`, `text`, `price` FROM `rows` WHERE `key` = ? LIMIT 2", []any{key}, &rows)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,8 @@ func TestEntcache(t *testing.T) {
 		t.Fatal(err)
 	}
 	var entry entcache.Entry
-	if err := entry.UnmarshalBinary(b); err != nil || len(entry.Columns) != 4 || len(entry.Values) != 1 || entry.Values[0][2] != text200 {
+	if err := entry.UnmarshalBinary(b); err != nil || len(entry.Columns) != 4 || len(entry.Values) != 1 ||
+		entry.Values[0][2] != text200 {
 		t.Errorf("in Redis: %v, %v", entry, err)
 	}
 }

@@ -57,11 +57,13 @@ func openGocache(c Config) (Cache, error) {
 			cost = c.MemoryBytes / int64(c.MemoryRows)
 		}
 		var err error
-		g.memory, err = ristretto.NewCache(&ristretto.Config[string, any]{NumCounters: 1_000_000, MaxCost: budget, BufferItems: 64})
+		g.memory, err = ristretto.NewCache(&ristretto.Config[string, any]{NumCounters: 1_000_000, MaxCost: budget,
+			BufferItems: 64})
 		if err != nil {
 			return nil, err
 		}
-		inMemory := memorystore.NewRistretto(anyKeys{g.memory}, store.WithExpiration(cmp.Or(c.MemoryTTL, ttl)), store.WithCost(cost))
+		inMemory := memorystore.NewRistretto(anyKeys{g.memory}, store.WithExpiration(cmp.Or(c.MemoryTTL, ttl)),
+			store.WithCost(cost))
 		tiers = cache.NewChain[string](cache.New[string](inMemory), inRedis)
 	}
 	g.cache = cache.NewLoadable(func(ctx context.Context, key any) (string, []store.Option, error) {

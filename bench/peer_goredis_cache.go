@@ -39,9 +39,10 @@ type redisCache struct {
 
 func (r *redisCache) Get(ctx context.Context, key string) (*Row, error) {
 	v := new(Row)
-	err := r.cache.Once(&cache.Item{Ctx: ctx, Key: "cache:" + key, Value: v, TTL: r.config.TTL, Do: func(i *cache.Item) (any, error) {
-		return r.config.Load(i.Ctx, key)
-	}})
+	err := r.cache.Once(&cache.Item{Ctx: ctx, Key: "cache:" + key, Value: v, TTL: r.config.TTL,
+		Do: func(i *cache.Item) (any, error) {
+			return r.config.Load(i.Ctx, key)
+		}})
 	if err != nil {
 		return nil, err
 	}

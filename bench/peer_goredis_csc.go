@@ -25,14 +25,17 @@ import (
 // the replies of many other reading commands, and a write to Redis by any client invalidates them.
 func init() {
 	register(Peer{
-		Name: "go-redis client-side", Module: "github.com/redis/go-redis/v9", Memory: true, Redis: true, Notifies: true, Later: true,
-		Settings: "ClientSideCacheConfig, ClientSideCacheCoalesceMisses (faster from 16 goroutines on, slower for fewer), the load and SET written by hand with singleflight, JSON",
-		Has:      "replies of many reading commands cached in memory, invalidated by a write to Redis by any client",
+		Name: "go-redis client-side", Module: "github.com/redis/go-redis/v9", Memory: true, Redis: true, Notifies: true,
+		Later: true,
+		Settings: "ClientSideCacheConfig, ClientSideCacheCoalesceMisses (faster from 16 goroutines on, slower for " +
+			"fewer), the load and SET written by hand with singleflight, JSON",
+		Has: "replies of many reading commands cached in memory, invalidated by a write to Redis by any client",
 		Open: func(c Config) (Cache, error) {
 			o := clientOptions(c)
 			o.Protocol = 3
 			if !c.NoMemory {
-				config := &redis.ClientSideCacheConfig{MaxEntries: cmp.Or(c.MemoryRows, 100_000), MaxStaleness: cmp.Or(c.MemoryTTL, time.Minute)}
+				config := &redis.ClientSideCacheConfig{MaxEntries: cmp.Or(c.MemoryRows, 100_000),
+					MaxStaleness: cmp.Or(c.MemoryTTL, time.Minute)}
 				if c.MemoryBytes > 0 {
 					config.MaxEntries, config.MaxMemoryBytes = 0, c.MemoryBytes
 				}

@@ -32,11 +32,13 @@ func init() {
 			// recommends for servers older than 7.2. Otherwise their error for CLIENT SETINFO on
 			// each new connection opens the circuit breaker, and Get fails although Redis is
 			// healthy.
-			conf := redis.RedisConf{Host: c.Redis, Type: redis.NodeType, NonBlock: true, Protocol: 3, MaintNotifications: "disabled", DisableIdentity: true}
+			conf := redis.RedisConf{Host: c.Redis, Type: redis.NodeType, NonBlock: true, Protocol: 3,
+				MaintNotifications: "disabled", DisableIdentity: true}
 			if len(c.Cluster) > 0 {
 				conf.Host, conf.Type = strings.Join(c.Cluster, ","), redis.ClusterType
 			}
-			node := cache.New(cache.ClusterConf{{RedisConf: conf, Weight: 100}}, syncx.NewSingleFlight(), zeroStat(), ErrNotFound,
+			node := cache.New(cache.ClusterConf{{RedisConf: conf, Weight: 100}}, syncx.NewSingleFlight(), zeroStat(),
+				ErrNotFound,
 				cache.WithExpiry(c.TTL), cache.WithNotFoundExpiry(c.NullTTL))
 			return &zero{node, c}, nil
 		},

@@ -36,9 +36,10 @@ func init() {
 	register(Peer{
 		Name: "jetcache-go", Module: "github.com/mgtv-tech/jetcache-go", Memory: true, Redis: true, Nulls: true,
 		Notifies: true, Cluster: true,
-		Settings: "FreeCache and Redis, JSON, placeholders, local caches synchronized by pub/sub with a buffer of 10,000 events; its log off below errors",
-		Has:      "msgpack and sonic, scheduled refresh, statistics in the log",
-		Open:     openJetcache,
+		Settings: "FreeCache and Redis, JSON, placeholders, local caches synchronized by pub/sub with a buffer of " +
+			"10,000 events; its log off below errors",
+		Has:  "msgpack and sonic, scheduled refresh, statistics in the log",
+		Open: openJetcache,
 	})
 }
 
@@ -59,20 +60,24 @@ type jetcache struct {
 func openJetcache(c Config) (Cache, error) {
 	quietJetcache()
 	rdb := newClient(c)
-	id := fmt.Sprintf("jetcache-%d-%d", os.Getpid(), jetcaches.Add(1)) // otherwise a process would ignore the events of others as its own
+	// otherwise a process would ignore the events of others as its own
+	id := fmt.Sprintf("jetcache-%d-%d", os.Getpid(), jetcaches.Add(1))
 	j := &jetcache{rdb: rdb, done: make(chan struct{}), config: c}
 	options := []cache.Option{
-		cache.WithName(id), cache.WithStatsDisabled(true), cache.WithCodec(jsoncodec.Name), cache.WithErrNotFound(ErrNotFound),
-		cache.WithRemote(remote.NewGoRedisV9Adapter(rdb)), cache.WithRemoteExpiry(c.TTL), cache.WithNotFoundExpiry(c.NullTTL),
+		cache.WithName(id), cache.WithStatsDisabled(true), cache.WithCodec(jsoncodec.Name),
+		cache.WithErrNotFound(ErrNotFound),
+		cache.WithRemote(remote.NewGoRedisV9Adapter(rdb)), cache.WithRemoteExpiry(c.TTL),
+		cache.WithNotFoundExpiry(c.NullTTL),
 	}
 	if !c.NoMemory {
 		size := local.Size(cmp.Or(c.MemoryBytes, 64<<20))
 		options = append(options, cache.WithLocal(local.NewFreeCache(size, cmp.Or(c.MemoryTTL, time.Minute), id)),
-			cache.WithSourceId(id), cache.WithSyncLocal(true), cache.WithEventChBufSize(10_000), cache.WithEventHandler(func(e *cache.Event) {
-				if b, err := json.Marshal(e); err == nil {
-					rdb.Publish(context.Background(), jetcacheChannel, b)
-				}
-			}))
+			cache.WithSourceId(id), cache.WithSyncLocal(true), cache.WithEventChBufSize(10_000), cache.WithEventHandler(
+				func(e *cache.Event) {
+					if b, err := json.Marshal(e); err == nil {
+						rdb.Publish(context.Background(), jetcacheChannel, b)
+					}
+				}))
 	}
 	j.cache = cache.NewT[string, *Row](cache.New(options...))
 	if c.NoMemory {
@@ -80,7 +85,8 @@ func openJetcache(c Config) (Cache, error) {
 		return j, nil
 	}
 	j.events = rdb.Subscribe(context.Background(), jetcacheChannel)
-	_, _ = j.events.ReceiveTimeout(context.Background(), time.Second) // otherwise the first events are missed; if Redis is down, it subscribes later
+	// otherwise the first events are missed; if Redis is down, it subscribes later
+	_, _ = j.events.ReceiveTimeout(context.Background(), time.Second)
 	go func() {
 		defer close(j.done)
 		for m := range j.events.Channel() {

@@ -10,8 +10,9 @@ import (
 
 func init() {
 	register(Peer{
-		Name: "otter", Module: "github.com/maypok86/otter/v2", Settings: "loading Get, expiry after writing", Memory: true,
-		Has: "expiry after reading, Compute in one step, saving to a file",
+		Name: "otter", Module: "github.com/maypok86/otter/v2", Settings: "loading Get, expiry after writing",
+		Memory: true,
+		Has:    "expiry after reading, Compute in one step, saving to a file",
 		Open: func(c Config) (Cache, error) {
 			rows := c.MemoryRows
 			if rows == 0 {
@@ -21,7 +22,8 @@ func init() {
 			if ttl == 0 {
 				ttl = time.Hour
 			}
-			o, err := otter.New(&otter.Options[string, *Row]{MaximumSize: rows, ExpiryCalculator: otter.ExpiryWriting[string, *Row](ttl)})
+			o, err := otter.New(&otter.Options[string, *Row]{MaximumSize: rows,
+				ExpiryCalculator: otter.ExpiryWriting[string, *Row](ttl)})
 			if err != nil {
 				return nil, err
 			}

@@ -25,8 +25,9 @@ import (
 func init() {
 	register(Peer{
 		Name: "redis.io recipe", Module: "github.com/redis/go-redis/v9", Redis: true, Cluster: true,
-		Settings: "HGETALL, a lock by a script, HSET and EXPIRE, polls every 25 ms; fields of a hash instead of JSON; written after the page",
-		Has:      "changes of one field in Redis",
+		Settings: "HGETALL, a lock by a script, HSET and EXPIRE, polls every 25 ms; fields of a hash instead of " +
+			"JSON; written after the page",
+		Has: "changes of one field in Redis",
 		Open: func(c Config) (Cache, error) {
 			r := &recipe{rdb: newClient(c), config: c, ttl: cmp.Or(c.TTL, 30*time.Second), lockTTL: 2 * time.Second}
 			if c.Patient {
@@ -47,8 +48,10 @@ const recipePoll = 25 * time.Millisecond
 
 // The two scripts of the recipe. They return 1 if the caller has taken, or had, the lock.
 var (
-	recipeTake    = redis.NewScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end return 0`)
-	recipeRelease = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+	recipeTake = redis.NewScript(
+		`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end return 0`)
+	recipeRelease = redis.NewScript(
+		`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
 
 func (r *recipe) Get(ctx context.Context, key string) (*Row, error) {

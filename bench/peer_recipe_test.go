@@ -20,11 +20,12 @@ func TestRecipe(t *testing.T) {
 	}
 	var loads atomic.Int64
 	release := make(chan struct{})
-	config := Config{Redis: server.Addr, Patient: true, TTL: time.Minute, Load: func(_ context.Context, key string) (*Row, error) {
-		loads.Add(1)
-		<-release
-		return rowOf(key), nil
-	}}
+	config := Config{Redis: server.Addr, Patient: true, TTL: time.Minute,
+		Load: func(_ context.Context, key string) (*Row, error) {
+			loads.Add(1)
+			<-release
+			return rowOf(key), nil
+		}}
 	peer, _ := peerNamed("redis.io recipe")
 	const callers = 5
 	var all sync.WaitGroup

@@ -24,7 +24,8 @@ import (
 // write to Redis by any client invalidates them.
 func init() {
 	register(Peer{
-		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Notifies: true, Later: true, Cluster: true,
+		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Notifies: true, Later: true,
+		Cluster:  true,
 		Settings: "DoCache (client-side caching, opt-in), the load and SET written by hand with singleflight, JSON",
 		Has:      "replies of all reading commands cached in memory, invalidated by a write to Redis by any client",
 		Open: func(c Config) (Cache, error) {
@@ -33,7 +34,8 @@ func init() {
 		},
 	})
 	register(Peer{
-		Name: "raw rueidis", Module: "github.com/redis/rueidis", Settings: "GET, encoding/json, SET", Floor: true, Redis: true, Cluster: true,
+		Name: "raw rueidis", Module: "github.com/redis/rueidis", Settings: "GET, encoding/json, SET", Floor: true,
+		Redis: true, Cluster: true,
 		Open: func(c Config) (Cache, error) {
 			c.NoMemory = true
 			client, err := newRueidis(c)
@@ -43,9 +45,11 @@ func init() {
 }
 
 func newRueidis(c Config) (rueidis.Client, error) {
-	connections := 1 << min(2, bits.Len(uint(runtime.GOMAXPROCS(0)))-1) // its default; each connection has its own cache
+	// its default; each connection has its own cache
+	connections := 1 << min(2, bits.Len(uint(runtime.GOMAXPROCS(0)))-1)
 	o := rueidis.ClientOption{
-		InitAddress: []string{c.Redis}, ForceSingleClient: true, DisableCache: c.NoMemory, CacheSizeEachConn: int(c.MemoryBytes) / connections,
+		InitAddress: []string{c.Redis}, ForceSingleClient: true, DisableCache: c.NoMemory,
+		CacheSizeEachConn: int(c.MemoryBytes) / connections,
 	}
 	if len(c.Cluster) > 0 {
 		o.InitAddress, o.ForceSingleClient = c.Cluster, false
@@ -95,7 +99,8 @@ func (a *aside) load(ctx context.Context, key string) (*Row, error) {
 
 func (a *aside) set(key string, r *Row) (rueidis.Completed, error) {
 	b, err := json.Marshal(r)
-	return a.client.B().Set().Key("rueidis:" + key).Value(rueidis.BinaryString(b)).Ex(cmp.Or(a.config.TTL, time.Hour)).Build(), err
+	return a.client.B().Set().Key("rueidis:" + key).Value(rueidis.BinaryString(b)).Ex(cmp.Or(a.config.TTL,
+		time.Hour)).Build(), err
 }
 
 func (a *aside) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {

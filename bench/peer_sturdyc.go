@@ -30,13 +30,15 @@ func init() {
 			memoryTTL, ttl := cmp.Or(c.MemoryTTL, 5*time.Minute), cmp.Or(c.TTL, time.Hour)
 			rows, shards, evict := cmp.Or(c.MemoryRows, 100_000), 100, 25
 			if c.NoMemory {
-				rows, shards, evict = 1, 2, 0 // according to its documentation, a full cache that evicts nothing stores nothing
+				// according to its documentation, a full cache that evicts nothing stores nothing
+				rows, shards, evict = 1, 2, 0
 			}
 			s := &sturdycStorage{newClient(c), ttl}
 			return &sturdy{s, sturdyc.New[*Row](rows, shards, memoryTTL, evict,
 				sturdyc.WithNoContinuousEvictions(),
 				sturdyc.WithMissingRecordStorage(),
-				sturdyc.WithEarlyRefreshes(min(2*time.Second, memoryTTL/4), min(4*time.Second, memoryTTL/2), min(30*time.Second, memoryTTL*3/4), min(5*time.Second, memoryTTL/4)),
+				sturdyc.WithEarlyRefreshes(min(2*time.Second, memoryTTL/4), min(4*time.Second, memoryTTL/2),
+					min(30*time.Second, memoryTTL*3/4), min(5*time.Second, memoryTTL/4)),
 				sturdyc.WithDistributedStorageEarlyRefreshes(s, min(time.Minute, ttl/2)),
 				sturdyc.WithLog(&sturdyc.NoopLogger{}),
 			), c}, nil

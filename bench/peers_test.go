@@ -93,7 +93,8 @@ func eachPeer(t *testing.T, test func(t *testing.T, p Peer, c Config)) {
 				name += ", no memory"
 			}
 			t.Run(name, func(t *testing.T) {
-				c := Config{Redis: testenv.SharedRedis(t).Addr, TTL: time.Minute, NullTTL: 30 * time.Second, MemoryTTL: 30 * time.Second, NoMemory: noMemory, Patient: true}
+				c := Config{Redis: testenv.SharedRedis(t).Addr, TTL: time.Minute, NullTTL: 30 * time.Second,
+					MemoryTTL: 30 * time.Second, NoMemory: noMemory, Patient: true}
 				test(t, p, c)
 			})
 		}

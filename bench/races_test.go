@@ -125,7 +125,8 @@ func (r *raceRun) look(t *testing.T, key string, at time.Time) func() string {
 	const within = 3 * time.Second / 2
 	var waits []func() (childReply, error)
 	for _, p := range r.all {
-		waits = append(waits, p.order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: 300 * time.Millisecond, Pause: time.Millisecond, Within: raceTTL + within}))
+		waits = append(waits, p.order(childOrder{Do: "watch", Keys: []string{key}, Value: "new",
+			Still: 300 * time.Millisecond, Pause: time.Millisecond, Within: raceTTL + within}))
 	}
 	return func() string {
 		var longest time.Duration
@@ -164,7 +165,8 @@ func startRaces(t *testing.T, p Peer, grouped bool) *raceRun {
 	}
 	server := testenv.StartRedis(t)
 	r := &raceRun{proxy: testenv.NewProxy(t, server.Addr)}
-	config := Config{Redis: r.proxy.Addr, TTL: raceTTL, NullTTL: raceTTL, MemoryTTL: raceTTL, Grouped: grouped, Patient: !full}
+	config := Config{Redis: r.proxy.Addr, TTL: raceTTL, NullTTL: raceTTL, MemoryTTL: raceTTL, Grouped: grouped,
+		Patient: !full}
 	a := spawnCrew(t, p, 1, config)
 	config.Redis = server.Addr
 	b := spawnCrew(t, p, 1, config)
@@ -179,7 +181,8 @@ func startRaces(t *testing.T, p Peer, grouped bool) *raceRun {
 // TestRaces shows what happens to an old value that is being loaded when its key is invalidated.
 func TestRaces(t *testing.T) {
 	table := &Table{Section: 6, Title: "Old values that come late",
-		Text: fmt.Sprintf("A process loads a row, which takes %v. After it has read the row, the row is changed and its key invalidated. No Invalidate fails. Then three processes read the row repeatedly until all get the new one: that process, another one with all tiers of the peer, and one without the memory tier. "+
+		Text: fmt.Sprintf("A process loads a row, which takes %v. After it has read the row, the row is changed and "+
+			"its key invalidated. No Invalidate fails. Then three processes read the row repeatedly until all get the new one: that process, another one with all tiers of the peer, and one without the memory tier. "+
 			"All TTLs are %v. Stale for: the time from the return of Invalidate to the start of the last read that returned the old value. In Redis: the process without a memory tier also got the old value.", raceLoad, raceTTL),
 		Head: []string{""}}
 	runRaces(t, table, entrants(t), false)
@@ -188,7 +191,8 @@ func TestRaces(t *testing.T) {
 // TestRacesOfGroups is the same with an invalidation of the row's group instead of its key.
 func TestRacesOfGroups(t *testing.T) {
 	table := &Table{Section: 6, Title: "Old values that come late, and groups",
-		Text: "The same, but each row belongs to a group (a tag), and the group is invalidated instead of the key. Only peers that have groups take part. cacheaside promises that a Get in another process sees the invalidation within MaxStaleness; with the option Fresh, it does at once.",
+		Text: "The same, but each row belongs to a group (a tag), and the group is invalidated instead of the key. " +
+			"Only peers that have groups take part. cacheaside promises that a Get in another process sees the invalidation within MaxStaleness; with the option Fresh, it does at once.",
 		Head: []string{""}}
 	runRaces(t, table, pick(func(p Peer) bool { return p.Groups }), true)
 }
@@ -218,7 +222,8 @@ func runRaces(t *testing.T, table *Table, peers []Peer, grouped bool) {
 					rows[i] = append(rows[i], cell)
 					// A Get without Fresh may see the invalidation of a group later, in another
 					// process.
-					late := grouped && strings.HasPrefix(cell, "stale in Redis, for ") && !strings.Contains(cell, "more than")
+					late := grouped && strings.HasPrefix(cell, "stale in Redis, for ") &&
+						!strings.Contains(cell, "more than")
 					if p.Name == own && cell != fresh && !late {
 						t.Errorf("%s: %s", races[j].name, cell)
 					}

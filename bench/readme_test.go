@@ -116,7 +116,8 @@ func comparison(t *testing.T, comparisons []compared, without []string) string {
 		for _, name := range names {
 			cell := "–"
 			for _, row := range table[1:] {
-				if peer, _, _ := strings.Cut(row[c.key], ","); peer == name && column < len(row) && !strings.HasPrefix(row[column], "has no") && row[column] != "" {
+				if peer, _, _ := strings.Cut(row[c.key], ","); peer == name && column < len(row) &&
+					!strings.HasPrefix(row[column], "has no") && row[column] != "" {
 					cell = row[column]
 				}
 			}

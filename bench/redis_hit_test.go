@@ -52,18 +52,21 @@ func TestRedisHit(t *testing.T) {
 			return err
 		}})
 	}
-	text := fmt.Sprintf("%s string keys, all in Redis, without a memory tier. Each hit decodes about 290 bytes of JSON. A ratio compares the times per read, as the median of the ratios of all runs: below 1 is faster.", thousands(fmt.Sprint(len(keys))))
+	text := fmt.Sprintf("%s string keys, all in Redis, without a memory tier. Each hit decodes about 290 bytes of "+
+		"JSON. A ratio compares the times per read, as the median of the ratios of all runs: below 1 is faster.", thousands(fmt.Sprint(len(keys))))
 	if len(fromMemory) > 0 {
 		text += " Left out, because they only have a memory tier: " + strings.Join(fromMemory, ", ") + "."
 	}
 	for _, goroutines := range hitGoroutines {
 		t.Run(fmt.Sprint(goroutines), func(t *testing.T) {
 			results := contest(t, size(9, 2), goroutines, size(200*time.Millisecond, 5*time.Millisecond), contenders)
-			table := &Table{Section: 2, Title: fmt.Sprintf("Hits in Redis, %d goroutines", goroutines), Text: text, Head: []string{"", "us", "middle half", "of raw go-redis", "of raw AutoPipeline", "allocations"}}
+			table := &Table{Section: 2, Title: fmt.Sprintf("Hits in Redis, %d goroutines", goroutines), Text: text,
+				Head: []string{"", "us", "middle half", "of raw go-redis", "of raw AutoPipeline", "allocations"}}
 			raw, auto, ours := find(results, "raw go-redis"), find(results, "raw AutoPipeline"), find(results, own)
 			for _, r := range results {
 				us := micro(r.ns)
-				table.Row(r.name, median(us), spread(us), median(ratios(r.ns, raw.ns)), median(ratios(r.ns, auto.ns)), r.allocs)
+				table.Row(r.name, median(us), spread(us), median(ratios(r.ns, raw.ns)), median(ratios(r.ns, auto.ns)),
+					r.allocs)
 			}
 			publish(t, table)
 			switch goroutines {
@@ -72,7 +75,8 @@ func TestRedisHit(t *testing.T) {
 			case 128:
 				bar(t, "128 goroutines, time relative to raw AutoPipeline", median(ratios(ours.ns, auto.ns)), 1/0.9)
 				for _, name := range peers {
-					bar(t, "128 goroutines, time relative to "+name, median(ratios(ours.ns, find(results, name).ns)), 0.5)
+					bar(t, "128 goroutines, time relative to "+name,
+						median(ratios(ours.ns, find(results, name).ns)), 0.5)
 				}
 			}
 		})

@@ -35,10 +35,13 @@ func TestRedisGone(t *testing.T) {
 	for _, o := range outages[:size(len(outages), 2)] {
 		t.Run(o.name, func(t *testing.T) {
 			table := &Table{Section: 9, Title: "Redis is " + o.name,
-				Text: fmt.Sprintf("A process has read %d rows twice. Then Redis becomes unreachable. Immediately, %s callers, each with a deadline of %v, read a row that is not in any cache. Its load takes %v. Then callers read the known rows, 10 at a time, and %d other rows that are not in any cache, 20 at a time. "+
+				Text: fmt.Sprintf("A process has read %d rows twice. Then Redis becomes unreachable. Immediately, %s "+
+					"callers, each with a deadline of %v, read a row that is not in any cache. Its load takes %v. Then callers read the known rows, 10 at a time, and %d other rows that are not in any cache, 20 at a time. "+
 					"Beyond the deadline: how long after its deadline the last call returned. A call that has not returned within %v (first) or %v counts as one without a value.",
-					goneKnown, thousands(fmt.Sprint(goneCallers)), o.deadline, goneLoad, goneOthers, goneFirst, goneThen),
-				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms", "known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %", "longest wait, ms"}}
+					goneKnown, thousands(fmt.Sprint(goneCallers)), o.deadline, goneLoad, goneOthers, goneFirst,
+					goneThen),
+				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms",
+					"known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %", "longest wait, ms"}}
 			var runs []*outageRun
 			for _, p := range withRedis(entrants(t), Floors()) {
 				runs = append(runs, prepareOutage(t, p))
@@ -104,7 +107,8 @@ func prepareOutage(t *testing.T, p Peer) *outageRun {
 func (r *outageRun) strike(t *testing.T, o outage) {
 	t.Helper()
 	o.strike(r.redis)
-	r.waitCallers = r.process[0].order(childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers, Deadline: o.deadline, Within: goneFirst})
+	r.waitCallers = r.process[0].order(childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers,
+		Deadline: o.deadline, Within: goneFirst})
 }
 
 // then waits for the callers and reads other rows.
@@ -116,8 +120,10 @@ func (r *outageRun) then(t *testing.T, o outage) {
 	}
 	r.callers = a.Callers
 	r.loads = seeStorm(r.process.loads(t))
-	r.waitKnown = r.process[0].order(childOrder{Do: "get", Keys: r.known, Turns: 10, Deadline: o.deadline, Within: goneThen})
-	r.waitOthers = r.process[0].order(childOrder{Do: "get", Keys: r.others, Turns: 20, Deadline: o.deadline, Within: goneThen})
+	r.waitKnown = r.process[0].order(childOrder{Do: "get", Keys: r.known, Turns: 10, Deadline: o.deadline,
+		Within: goneThen})
+	r.waitOthers = r.process[0].order(childOrder{Do: "get", Keys: r.others, Turns: 20, Deadline: o.deadline,
+		Within: goneThen})
 }
 
 func (r *outageRun) row(t *testing.T, o outage) []any {
@@ -141,7 +147,8 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 	_, othersText := longestWait(others.Callers, goneThen)
 	beyond := max(0, longest-float64(o.deadline.Milliseconds()))
 	w := waitsOf(r.callers)
-	t.Logf("%s: waits: p1 %s, p50 %s, p99 %s; %v, %v, %v", r.peer.Name, digits(quantile(w, 0.01)), digits(median(w)), digits(quantile(w, 0.99)), errorsOf(r.callers), errorsOf(known.Callers), errorsOf(others.Callers))
+	t.Logf("%s: waits: p1 %s, p50 %s, p99 %s; %v, %v, %v", r.peer.Name, digits(quantile(w, 0.01)), digits(median(w)),
+		digits(quantile(w, 0.99)), errorsOf(r.callers), errorsOf(known.Callers), errorsOf(others.Callers))
 	if r.peer.Name == own {
 		bar(t, o.name+": the last reply after its deadline, ms", beyond, 20)
 		if r.loads.atOnce > 1 {
@@ -151,7 +158,8 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 			bar(t, o.name+": callers without a value, %", 100-withValue(r.callers), 0)
 		}
 	}
-	return []any{r.peer.Name, withValue(r.callers), r.loads.loads, text, beyond, withValue(known.Callers), knownText, reloads, withValue(others.Callers), othersText}
+	return []any{r.peer.Name, withValue(r.callers), r.loads.loads, text, beyond, withValue(known.Callers), knownText,
+		reloads, withValue(others.Callers), othersText}
 }
 
 // withValue returns the percentage of callers with a value.

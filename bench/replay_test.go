@@ -205,7 +205,8 @@ func (r replay) run() (result replayed, err error) {
 	runtime.KeepAlive(accesses) // they count at the start too
 	runtime.KeepAlive(keys)
 	n := int(loads.Load())
-	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
+	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1),
+		Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
 }
 
 // heapInUse returns the heap after a collection.

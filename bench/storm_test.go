@@ -132,13 +132,17 @@ func TestStorm(t *testing.T) {
 	}, func(a, b int) int { return cmp.Or(counts[b]-counts[a], a-b) })[:stormHot]
 	reads := make([][]traceRead, stormProcesses)
 	for i, key := range trace {
-		reads[i%stormProcesses] = append(reads[i%stormProcesses], traceRead{key, time.Duration(i) * time.Second / stormRate})
+		reads[i%stormProcesses] = append(reads[i%stormProcesses],
+			traceRead{key, time.Duration(i) * time.Second / stormRate})
 	}
 	table := &Table{Section: 5, Title: "A storm of expiry",
-		Text: fmt.Sprintf("%d processes replay the beginning of a trace of a real shop for %v, with %s reads per second in total, after %v that are not counted. Every value has a TTL of %v, and a load takes %v. The hottest keys are the %d that are read most, with %s of %s reads. "+
+		Text: fmt.Sprintf("%d processes replay the beginning of a trace of a real shop for %v, with %s reads per "+
+			"second in total, after %v that are not counted. Every value has a TTL of %v, and a load takes %v. The hottest keys are the %d that are read most, with %s of %s reads. "+
 			"A load is too soon if it began less than %v after the end of the previous load of its key. Neither rounding or random shortening of a TTL nor an early refresh explains it.",
-			stormProcesses, length, thousands(fmt.Sprint(stormRate)), warm, stormTTL, stormLoad, stormHot, thousands(fmt.Sprint(hotReads(counts, hot))), thousands(fmt.Sprint(len(trace))), stormApart),
-		Head: []string{"", "hottest: p50, ms", "p99, ms", "all: p50, ms", "p99, ms", "loads of one key at once, at most", "loads", "too soon", "errors"}}
+			stormProcesses, length, thousands(fmt.Sprint(stormRate)), warm, stormTTL, stormLoad, stormHot,
+			thousands(fmt.Sprint(hotReads(counts, hot))), thousands(fmt.Sprint(len(trace))), stormApart),
+		Head: []string{"", "hottest: p50, ms", "p99, ms", "all: p50, ms", "p99, ms",
+			"loads of one key at once, at most", "loads", "too soon", "errors"}}
 	for _, p := range slices.Concat(entrants(t), Floors()) {
 		t.Run(p.Name, func(t *testing.T) {
 			var addr string
@@ -172,7 +176,8 @@ func TestStorm(t *testing.T) {
 			time.Sleep(5 * stormLoad) // loads in the background end
 			seen := seeStorm(c.loads(t))
 			h, a := waitsOf(hottest), waitsOf(all)
-			table.Row(entrant(p), quantile(h, 0.5), quantile(h, 0.99), quantile(a, 0.5), quantile(a, 0.99), seen.atOnce, thousands(fmt.Sprint(seen.loads)), seen.close, failed(all))
+			table.Row(entrant(p), quantile(h, 0.5), quantile(h, 0.99), quantile(a, 0.5), quantile(a, 0.99), seen.atOnce,
+				thousands(fmt.Sprint(seen.loads)), seen.close, failed(all))
 			if p.Name == own {
 				if seen.atOnce != 1 || seen.close != 0 || failed(all) != 0 {
 					t.Errorf("%+v, %d errors", seen, failed(all))

@@ -30,11 +30,14 @@ func version(t *testing.T, module string) string {
 func TestThePeers(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	table := &Table{
-		Title: "The peers", Text: "Each peer has the best settings that its documentation recommends for this work. The codec of all is encoding/json, unless the settings say another. Nulls: it caches the absence of a row. Notifies: Invalidate reaches the memory of other processes. Floors are the simplest code that does the work, without any protection.",
-		Head: []string{"", "version", "tiers", "batch", "nulls", "notifies", "settings", "features that cacheaside lacks"},
+		Title: "The peers", Text: "Each peer has the best settings that its documentation recommends for this work. " +
+			"The codec of all is encoding/json, unless the settings say another. Nulls: it caches the absence of a row. Notifies: Invalidate reaches the memory of other processes. Floors are the simplest code that does the work, without any protection.",
+		Head: []string{"", "version", "tiers", "batch", "nulls", "notifies", "settings",
+			"features that cacheaside lacks"},
 	}
 	for _, p := range slices.Concat(Peers(), Floors()) {
-		c := open(t, p, Config{Redis: server.Addr, Load: func(context.Context, string) (*Row, error) { return nil, ErrNotFound }})
+		c := open(t, p, Config{Redis: server.Addr,
+			Load: func(context.Context, string) (*Row, error) { return nil, ErrNotFound }})
 		_, batch := c.(Batcher)
 		notifies := "–"
 		if p.Memory && p.Redis {

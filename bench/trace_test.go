@@ -24,7 +24,8 @@ type trace struct {
 
 // TestTraces replays accesses of a production web shop, starting with an empty Redis.
 func TestTraces(t *testing.T) {
-	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz", "testdata/orm-busy.trace.gz"
+	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz",
+		"testdata/orm-busy.trace.gz"
 	traces := []trace{
 		{title: "web12", file: web12, distinct: 13_756, budgets: []int{1, 10, 50}, runs: 1},
 		{title: "web07", file: web07, distinct: 20_484, budgets: []int{10}, runs: 1},
@@ -47,7 +48,8 @@ func TestTraces(t *testing.T) {
 // compare publishes the table of a trace, and returns the names of the other peers that use Redis,
 // the fastest first.
 func (tr trace) compare(t *testing.T, fastest []string) []string {
-	table := &Table{Section: 12, Head: []string{"memory", "", "heap, MiB", "without Redis", "loads", "accesses/s", "of cacheaside"}}
+	table := &Table{Section: 12, Head: []string{"memory", "", "heap, MiB", "without Redis", "loads", "accesses/s",
+		"of cacheaside"}}
 	speeds := map[string][]float64{}
 	var peers []Peer
 	for _, p := range entrants(t) {
@@ -65,7 +67,8 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 				if !p.Memory && i+run > 0 { // it has no budget
 					continue
 				}
-				r := replay{Peer: p.Name, Redis: testenv.SharedRedis(t).Addr, File: tr.file, Accesses: tr.first, Percent: share, Load: tr.load, Goroutines: 64}.start(t)
+				r := replay{Peer: p.Name, Redis: testenv.SharedRedis(t).Addr, File: tr.file, Accesses: tr.first,
+					Percent: share, Load: tr.load, Goroutines: 64}.start(t)
 				results[p.Name] = r
 				if r.Err == "" {
 					speeds[p.Name] = append(speeds[p.Name], r.perSecond())
@@ -74,7 +77,8 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 		}
 		last = results[own]
 		tr.check(t, last)
-		budget := fmt.Sprintf("%s, %.1f MiB", percent(float64(last.Rows)/float64(last.Distinct)), float64(last.Bytes)/(1<<20))
+		budget := fmt.Sprintf("%s, %.1f MiB", percent(float64(last.Rows)/float64(last.Distinct)),
+			float64(last.Bytes)/(1<<20))
 		for _, p := range peers {
 			name := p.Name
 			if !p.Redis {
@@ -92,13 +96,16 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 				table.Row(of, name, "", "failed", r.Err, "", "")
 				continue
 			}
-			table.Row(of, name, float64(max(0, r.Heap))/(1<<20), r.rate(p), float64(r.Loads), median(speeds[p.Name]), median(ratios(speeds[p.Name], speeds[own])))
+			table.Row(of, name, float64(max(0, r.Heap))/(1<<20), r.rate(p), float64(r.Loads), median(speeds[p.Name]),
+				median(ratios(speeds[p.Name], speeds[own])))
 		}
 	}
-	table.Title = fmt.Sprintf("The trace %s: %s accesses, %s keys", tr.title, digits(float64(last.Accesses)), digits(float64(last.Distinct)))
-	table.Text = fmt.Sprintf("64 goroutines of one process replay the trace, starting with an empty Redis. A row has %d bytes of text, and a load takes %v. Memory is the budget, as a share of the distinct rows. Peers that count bytes get the bytes of that many rows: "+
-		"keys, fields and strings. That does not include bookkeeping, which counts against the budget of cacheaside. The budget is at least 64 KiB, the minimum of cacheaside. Heap is the growth of the heap at the end, including connections. "+
-		"\"Without Redis\" is the share of accesses that did not read from Redis: most are hits in memory, and some have waited for the loads of others.", textBytes, tr.load)
+	table.Title = fmt.Sprintf("The trace %s: %s accesses, %s keys", tr.title, digits(float64(last.Accesses)),
+		digits(float64(last.Distinct)))
+	table.Text = fmt.Sprintf(
+		"64 goroutines of one process replay the trace, starting with an empty Redis. A row has %d bytes of text, and a load takes %v. Memory is the budget, as a share of the distinct rows. Peers that count bytes get the bytes of that many rows: "+
+			"keys, fields and strings. That does not include bookkeeping, which counts against the budget of cacheaside. The budget is at least 64 KiB, the minimum of cacheaside. Heap is the growth of the heap at the end, including connections. "+
+			"\"Without Redis\" is the share of accesses that did not read from Redis: most are hits in memory, and some have waited for the loads of others.", textBytes, tr.load)
 	publish(t, table)
 
 	var others []string

@@ -10,7 +10,8 @@ import (
 // TestACL does all that there is as a user of Redis who may do only what the package comment says.
 func TestACL(t *testing.T) {
 	acl := []string{"~cacheaside*", "&cacheaside*"}
-	for c := range strings.FieldsSeq("get set getrange strlen getbit setbit bitop bitcount del unlink hget hset hdel hincrby hgetall hmget persist time eval evalsha publish subscribe unsubscribe ping info") {
+	for c := range strings.FieldsSeq(
+		"get set getrange strlen getbit setbit bitop bitcount del unlink hget hset hdel hincrby hgetall hmget persist time eval evalsha publish subscribe unsubscribe ping info") {
 		acl = append(acl, "+"+c)
 	}
 	server := testenv.StartRedisTLS(t, acl...)
@@ -30,7 +31,8 @@ func TestACL(t *testing.T) {
 	must(t, committed(ctx))
 	must(t, r.AddMany(ctx, someKeys("more", 3000))) // merged
 	must(t, r.Deleted(ctx, 1))
-	if !mightContain(t, r, "new") || !mightContain(t, f, "key1") || mightContain(t, f, "none") || mightContain(t, r, "none") {
+	if !mightContain(t, r, "new") || !mightContain(t, f, "key1") || mightContain(t, f, "none") ||
+		mightContain(t, r, "none") {
 		t.Error("wrong results")
 	}
 	w := &maintainState{}

@@ -79,7 +79,8 @@ func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 		if written == nil {
 			written = to
 		}
-		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] }) // a generation that lacks this part does not count
+		// a generation that lacks this part does not count
+		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] })
 	}
 	return written, nil
 }
@@ -117,7 +118,9 @@ func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]b
 }
 
 // addTo writes keys to generations, announces the keys, and then returns the present descriptor.
-func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, generations []*generation, hashes []hash) (*cachedDescriptor, error) {
+func (r *Redis) addTo(
+	ctx context.Context, d *cachedDescriptor, generations []*generation, hashes []hash,
+) (*cachedDescriptor, error) {
 	if r.fitsOneTrip(generations, hashes) {
 		d, err := r.addInOneTrip(ctx, d, generations, hashes)
 		if !redis.HasErrorPrefix(err, "CROSSSLOT") {
@@ -160,7 +163,9 @@ func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor,
 // handleReply checks the watermark in the reply to an add, and returns the present descriptor. The
 // other arguments are from just before the add was sent: d is the cached descriptor, at is the
 // time, and sent is the last watermark.
-func (r *Redis) handleReply(reply watermarkReply, d *cachedDescriptor, at time.Time, sent watermark) (*cachedDescriptor, error) {
+func (r *Redis) handleReply(
+	reply watermarkReply, d *cachedDescriptor, at time.Time, sent watermark,
+) (*cachedDescriptor, error) {
 	r.checkWatermark(sent, reply)
 	if reply.unchanged {
 		return d, nil
@@ -227,7 +232,9 @@ local epoch = n == 1 and (call('HGET', KEYS[3], '') or '0') or ''
 return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
 
 // addInOneTrip is addTo in one round trip.
-func (r *Redis) addInOneTrip(ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash) (now *cachedDescriptor, err error) {
+func (r *Redis) addInOneTrip(
+	ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash,
+) (now *cachedDescriptor, err error) {
 	err = r.bus.AnnounceBy(r.key, encodeHashes(hashes), func(key string, args []any) error {
 		at, sent := time.Now(), r.watch.lastWatermark()
 		c := r.oneTripCall(key, args, d, to, hashes)
@@ -249,7 +256,9 @@ func (r *Redis) addInOneTrip(ctx context.Context, d *cachedDescriptor, to []*gen
 
 // oneTripCall returns the call of oneTripScript. counter is the key that numbers announcements,
 // and announcement has the arguments of the announcement.
-func (r *Redis) oneTripCall(counter string, announcement []any, d *cachedDescriptor, to []*generation, hashes []hash) *call {
+func (r *Redis) oneTripCall(
+	counter string, announcement []any, d *cachedDescriptor, to []*generation, hashes []hash,
+) *call {
 	keys := append(make([]string, 0, 8), counter, r.key, r.watermarks)
 	args := append(make([]any, 0, 32), announcement...)
 	args = append(args, r.watch.id, d.raw[:min(len(d.raw), revisionBytes)], revisionBytes-1)

@@ -74,8 +74,10 @@ func bitsFor(capacity uint64, rate float64, k uint) uint64 {
 }
 
 func (s shape) check() error {
-	if s.segments == 0 || s.segments > maxSegments || s.bits == 0 || s.bits > maxBits || s.bits%64 != 0 || s.k == 0 || s.k > maxK {
-		return fmt.Errorf("%d segments of %d bits, %d bits per key: at most %d segments of %d bits, %d bits per key", s.segments, s.bits, s.k, maxSegments, maxBits, maxK)
+	if s.segments == 0 || s.segments > maxSegments || s.bits == 0 || s.bits > maxBits || s.bits%64 != 0 || s.k == 0 ||
+		s.k > maxK {
+		return fmt.Errorf("%d segments of %d bits, %d bits per key: at most %d segments of %d bits, %d bits per key",
+			s.segments, s.bits, s.k, maxSegments, maxBits, maxK)
 	}
 	return nil
 }
@@ -140,7 +142,8 @@ func (b *bitmap) has(h *hash) bool {
 	all := uint64(1) // only the lowest bit is used
 	i := uint64(0)
 	for ; i+4 <= k; i += 4 { // unrolled from location
-		all &= bitAt(words, h0+i*h2, n, inv) & bitAt(words, h1+(i+1)*h3, n, inv) & bitAt(words, h0+(i+2)*h3, n, inv) & bitAt(words, h1+(i+3)*h2, n, inv)
+		all &= bitAt(words, h0+i*h2, n, inv) & bitAt(words, h1+(i+1)*h3, n, inv) & bitAt(words, h0+(i+2)*h3, n,
+			inv) & bitAt(words, h1+(i+3)*h2, n, inv)
 		if all == 0 {
 			return false
 		}
@@ -234,7 +237,8 @@ func hashesOf(keys []string) []hash {
 
 func word(s string) uint64 {
 	_ = s[7]
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 |
+		uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
 // tail returns the bytes of a key that follow its blocks of 16 bytes, padded with zeros. It reads

@@ -72,7 +72,8 @@ func TestReportedDeletesAreNotMissingKeys(t *testing.T) {
 func TestFirstOfNoKeys(t *testing.T) {
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {
 		for range 2 {
-			if err := errorOf(f.Rebuild(t.Context(), Keys(), none)); !errors.Is(err, ErrFewer) || !mightContain(t, f, "nobody") {
+			if err := errorOf(f.Rebuild(t.Context(), Keys(), none)); !errors.Is(err, ErrFewer) ||
+				!mightContain(t, f, "nobody") {
 				t.Fatal(err)
 			}
 			must(t, errorOf(f.Rebuild(t.Context(), Keys(), fewer)))
@@ -183,7 +184,8 @@ func TestCapacityAfterALoss(t *testing.T) {
 			t.Errorf("%+v: %d, not %d", c.s, got, c.want)
 		}
 	}
-	if got := grownCapacity(1000, 0.01, State{Capacity: math.MaxUint64, LostSegments: 1}); got > maxSegments*maxBits/64 {
+	if got := grownCapacity(1000, 0.01,
+		State{Capacity: math.MaxUint64, LostSegments: 1}); got > maxSegments*maxBits/64 {
 		t.Errorf("a capacity that no filter has: %d", got)
 	}
 }
@@ -199,7 +201,8 @@ func TestMaintainRejects(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- f.Maintain(ctx, Keys("a"), &MaintainOptions{Every: time.Second, Rebuild: none, Check: 100 * time.Millisecond, Failed: func(err error) { told <- err }})
+		ended <- f.Maintain(ctx, Keys("a"), &MaintainOptions{Every: time.Second, Rebuild: none,
+			Check: 100 * time.Millisecond, Failed: func(err error) { told <- err }})
 	}()
 	if err := <-told; !errors.Is(err, ErrFewer) || !strings.Contains(err.Error(), "AllowFewer") {
 		t.Error(err)

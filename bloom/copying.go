@@ -85,7 +85,8 @@ func (r *Replica) refresh() (time.Duration, error) {
 	for {
 		epoch := r.epoch.Load()
 		if epoch == 0 {
-			return slowFactor * r.interval(), nil // announcements are not received before the first poll, which raises the epoch
+			// announcements are not received before the first poll, which raises the epoch
+			return slowFactor * r.interval(), nil
 		}
 		if r.watch.rolledBack.Load() {
 			return 0, errOutdated // Redis may have lost keys
@@ -151,7 +152,8 @@ func (r *Replica) fetchSegments(g *generation, next *bitmapCopy, from, to uint64
 	for s := from; s < to; s++ {
 		// The end is inclusive: this reads one byte more than a segment has, to detect longer
 		// strings.
-		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)+tagBytes))
+		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0,
+			headerBytes+int64(g.Bits/8)+tagBytes))
 	}
 	if err := r.conn.Send(ctx, cmds); err != nil {
 		return err

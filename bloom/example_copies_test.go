@@ -25,19 +25,22 @@ func ExampleNewReplica() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
+	// nil does; this bears with busy machines
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer cache.Close()
 	ctx := context.Background()
 
-	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second}) // as a rule nil: this bears with a machine that is very busy
+	// as a rule nil: this bears with a machine that is very busy
+	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer filter.Close()
-	if _, err := filter.Rebuild(ctx, bloom.Keys("1", "2", "3"), &bloom.RebuildOptions{Settle: -1}); err != nil { // as a rule by Maintain
+	if _, err := filter.Rebuild(ctx, bloom.Keys("1", "2", "3"), &bloom.RebuildOptions{Settle: -1}); err != nil {
+		// as a rule by Maintain
 		log.Fatal(err)
 	}
 	replica, err := bloom.NewReplica(filter)
@@ -71,7 +74,8 @@ func ExampleTable() {
 		log.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.Exec("CREATE TABLE users (id INTEGER PRIMARY KEY); INSERT INTO users VALUES (1), (2), (40)"); err != nil {
+	if _, err := db.Exec(
+		"CREATE TABLE users (id INTEGER PRIMARY KEY); INSERT INTO users VALUES (1), (2), (40)"); err != nil {
 		log.Fatal(err)
 	}
 	ctx := context.Background()
@@ -97,7 +101,8 @@ func ExampleRedis_Maintain() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	filter, err := bloom.NewRedis(rdb, "users", 1000, 0.01, &bloom.Options{Timeout: 10 * time.Second}) // as a rule nil: this bears with a machine that is very busy
+	// as a rule nil: this bears with a machine that is very busy
+	filter, err := bloom.NewRedis(rdb, "users", 1000, 0.01, &bloom.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}

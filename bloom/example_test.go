@@ -46,7 +46,8 @@ func ExampleNewRedis() {
 	defer rdb.Close()
 	ctx := context.Background()
 
-	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second}) // as a rule nil: this bears with a machine that is very busy
+	// as a rule nil: this bears with a machine that is very busy
+	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -80,7 +81,8 @@ func ExampleNewDenyList() {
 		log.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.Exec("CREATE TABLE blocked (email TEXT PRIMARY KEY); INSERT INTO blocked VALUES ('spam@example.com'), ('bot@example.com')"); err != nil {
+	if _, err := db.Exec("CREATE TABLE blocked (email TEXT PRIMARY KEY); INSERT INTO blocked VALUES " +
+		"('spam@example.com'), ('bot@example.com')"); err != nil {
 		log.Fatal(err)
 	}
 	ctx := context.Background()

@@ -25,12 +25,14 @@ func TestDropsDelayRebuilds(t *testing.T) {
 		t.Errorf("the first drop: %+v", first)
 	}
 	const day = 24 * time.Hour
-	for drops, delay := range map[int]time.Duration{2: 4 * time.Minute, 3: 8 * time.Minute, 9: 512 * time.Minute, 12: day, 40: day} {
+	for drops, delay := range map[int]time.Duration{2: 4 * time.Minute, 3: 8 * time.Minute, 9: 512 * time.Minute,
+		12: day, 40: day} {
 		f := none
 		for range drops {
 			f = f.next(now)
 		}
-		if !f.delaysRebuild(now.Add(delay-time.Second)) || f.delaysRebuild(now.Add(delay)) || f.delaysRebuild(now.Add(-time.Second)) {
+		if !f.delaysRebuild(now.Add(delay-time.Second)) || f.delaysRebuild(now.Add(delay)) ||
+			f.delaysRebuild(now.Add(-time.Second)) {
 			t.Errorf("%d drops: %+v", drops, f)
 		}
 		remembered := max(time.Hour, 2*delay)

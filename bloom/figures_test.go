@@ -116,12 +116,15 @@ func TestFalsePositiveRate(t *testing.T) {
 			})
 			rate := float64(found[0]) / float64(probes)
 			sigma := math.Sqrt(c.rate / float64(probes)) // of the measured rate, if it equals the requested one
-			t.Logf("%.5f %% of %d, standard error %.5f %%: %+.2f %%; %d segments of %d bits (%.2f for each key), k = %d; one hash in as many bits: %.2f %%, in 2^32 (512 MB): %.4f %%", 100*rate, probes, 100*sigma,
-				100*(rate/c.rate-1), s.segments, s.bits, float64(s.total())/float64(c.capacity), s.k, 100*float64(found[1])/float64(probes), -100*math.Expm1(-float64(c.capacity)/(1<<32)))
+			t.Logf("%.5f %% of %d, standard error %.5f %%: %+.2f %%; %d segments of %d bits (%.2f for each key), k = "+
+				"%d; one hash in as many bits: %.2f %%, in 2^32 (512 MB): %.4f %%", 100*rate, probes, 100*sigma,
+				100*(rate/c.rate-1), s.segments, s.bits, float64(s.total())/float64(c.capacity), s.k, 100*float64(
+					found[1])/float64(probes), -100*math.Expm1(-float64(c.capacity)/(1<<32)))
 			if off := math.Abs(rate - c.rate); off > 0.05*c.rate+4*sigma || accept && off > 0.05*c.rate {
 				t.Errorf("%v instead of %v", rate, c.rate)
 			}
-			if want := -math.Expm1(-float64(c.capacity) / float64(s.total())); math.Abs(float64(found[1])/float64(probes)/want-1) > 0.05 {
+			if want := -math.Expm1(-float64(c.capacity) / float64(s.total())); math.Abs(
+				float64(found[1])/float64(probes)/want-1) > 0.05 {
 				t.Errorf("one hash: %v instead of %v", float64(found[1])/float64(probes), want)
 			}
 		})

@@ -93,7 +93,8 @@ func TestFilling(t *testing.T) {
 		report, err := rebuild(t.Context(), f, Keys(numbered(n)...), o)
 		must(t, err)
 		f.holds(t, n)
-		if !slices.Equal(f.adds, []int{batch, n - batch}) || time.Since(began) != 10*time.Second || report.Took != 10*time.Second || report.Keys != uint64(n) || report.Resumed {
+		if !slices.Equal(f.adds, []int{batch, n - batch}) || time.Since(began) != 10*time.Second ||
+			report.Took != 10*time.Second || report.Keys != uint64(n) || report.Resumed {
 			t.Errorf("%v in %v, %+v", f.adds, time.Since(began), report)
 		}
 		if len(told) != 1 || told[0] != (Progress{Keys: uint64(n), About: 77, Elapsed: 10 * time.Second}) {
@@ -107,10 +108,12 @@ func TestFillingAtARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		told := 0
-		report, err := rebuild(t.Context(), f, Keys(numbered(1000)...), &RebuildOptions{Settle: -1, Rate: 100, Progress: func(Progress) { told++ }})
+		report, err := rebuild(t.Context(), f, Keys(numbered(1000)...),
+			&RebuildOptions{Settle: -1, Rate: 100, Progress: func(Progress) { told++ }})
 		must(t, err)
 		f.holds(t, 1000)
-		if report.Took < 9500*time.Millisecond || report.Took > 10*time.Second || slices.Max(f.adds) > 112 || told < 9 || told > 11 {
+		if report.Took < 9500*time.Millisecond || report.Took > 10*time.Second || slices.Max(f.adds) > 112 ||
+			told < 9 || told > 11 {
 			t.Errorf("%v, %v, reported %d times", report.Took, f.adds, told)
 		}
 	})
@@ -143,11 +146,15 @@ func TestSlowSource(t *testing.T) {
 // brings nothing.
 func TestSourceFails(t *testing.T) {
 	private := errors.New("the source's own")
-	for name, fail := range map[string]func() error{"error": func() error { return private }, "panic": func() error { panic("key000000001") }} {
+	for name, fail := range map[string]func() error{
+		"error": func() error { return private },
+		"panic": func() error { panic("key000000001") },
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{failAdd: 3}
-				_, err := rebuild(t.Context(), f, failing(numbered(20), 6, fail), &RebuildOptions{Settle: -1, Rate: 2}) // it has some more each time
+				// it has some more each time
+				_, err := rebuild(t.Context(), f, failing(numbered(20), 6, fail), &RebuildOptions{Settle: -1, Rate: 2})
 				must(t, err)
 				f.holds(t, 20)
 			})
@@ -159,7 +166,8 @@ func TestSourceFails(t *testing.T) {
 					return failing(numbered(10), 5, fail)(ctx, after)
 				}
 				report, err := rebuild(t.Context(), f, source, none)
-				if err == nil || f.done || asked != 1+maxFailures || name == "error" && !errors.Is(err, private) || strings.Contains(err.Error(), "key") && !strings.Contains(err.Error(), "0 keys") {
+				if err == nil || f.done || asked != 1+maxFailures || name == "error" && !errors.Is(err, private) ||
+					strings.Contains(err.Error(), "key") && !strings.Contains(err.Error(), "0 keys") {
 					t.Errorf("%v after %d", err, asked)
 				}
 				if report.Took < 3*time.Second || report.Took > 12*time.Second {
@@ -173,11 +181,13 @@ func TestSourceFails(t *testing.T) {
 // TestFillingEnds: Filling ends with its context, during any wait, and returns the cause.
 func TestFillingEnds(t *testing.T) {
 	cause := errors.New("the cause")
-	for name, options := range map[string]*RebuildOptions{"settle": nil, "rate": {Settle: -1, Rate: 1}, "backoff": none} {
+	for name, options := range map[string]*RebuildOptions{"settle": nil, "rate": {Settle: -1, Rate: 1},
+		"backoff": none} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(50*time.Millisecond, func() { cancel(cause) })
-			if _, err := rebuild(ctx, &fake{}, failing(numbered(3), 2, func() error { return errors.New("failed") }), options); !errors.Is(err, cause) {
+			if _, err := rebuild(ctx, &fake{}, failing(numbered(3), 2, func() error { return errors.New("failed") }),
+				options); !errors.Is(err, cause) {
 				t.Errorf("%s: %v", name, err)
 			}
 		})

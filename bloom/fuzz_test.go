@@ -11,7 +11,8 @@ func FuzzDecodeHashes(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(encodeHashes([]hash{hashOf("a"), hashOf("b")}))
 	f.Add(bytes.Repeat([]byte{0xff}, 70))
-	shapes := []*bitmap{newBitmap(shape{1, 64, 1}), newBitmap(shape{3, 192, 7}), newBitmap(shape{maxSegments, 64, maxK})}
+	shapes := []*bitmap{newBitmap(shape{1, 64, 1}), newBitmap(shape{3, 192, 7}),
+		newBitmap(shape{maxSegments, 64, maxK})}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var all []hash
 		decodeHashes(body, func(h *hash) { all = append(all, *h) })
@@ -32,7 +33,8 @@ func FuzzDecodeHashes(f *testing.F) {
 // again.
 func FuzzDecodeDescriptor(f *testing.F) {
 	g := newGeneration(shape{4, 1 << 18, 7}, 100_000, 0.01)
-	for _, d := range []descriptor{{}, {Active: g}, {Building: g, Old: []generation{*newGeneration(shape{1, 64, 1}, 1, 0.5)}}} {
+	for _, d := range []descriptor{{}, {Active: g},
+		{Building: g, Old: []generation{*newGeneration(shape{1, 64, 1}, 1, 0.5)}}} {
 		raw, err := d.encode()
 		must(f, err)
 		f.Add(raw)
@@ -64,7 +66,8 @@ func FuzzDecodeDescriptor(f *testing.F) {
 			t.Fatalf("%q becomes %q: %v", raw, again, err)
 		}
 		for i, g := range d.generations() {
-			if h := e.generations()[i]; h.header() != g.header() || h.Capacity != g.Capacity || h.Ready != g.Ready || !h.Begun.Equal(g.Begun) {
+			if h := e.generations()[i]; h.header() != g.header() || h.Capacity != g.Capacity || h.Ready != g.Ready ||
+				!h.Begun.Equal(g.Begun) {
 				t.Fatalf("%+v becomes %+v", g, h)
 			}
 		}

@@ -84,7 +84,8 @@ func (r *Redis) orphans(ctx context.Context, d *descriptor) (orphans []generatio
 	}
 	for id, record := range cmd.Val() {
 		var g generation
-		if json.Unmarshal([]byte(record), &g) != nil || g.ID != id || g.check() != nil || len(d.Old)+len(orphans) >= maxOld-2 {
+		if json.Unmarshal([]byte(record), &g) != nil || g.ID != id || g.check() != nil ||
+			len(d.Old)+len(orphans) >= maxOld-2 {
 			continue
 		}
 		if !slices.ContainsFunc(d.generations(), func(named *generation) bool { return named.ID == id }) {
@@ -261,7 +262,9 @@ redis.call('SET', KEYS[1], ARGV[2])
 return 1`
 
 // eachSegment sends a command for each segment of a generation.
-func (r *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx context.Context, s uint64, key string) redis.Cmder) error {
+func (r *Redis) eachSegment(
+	ctx context.Context, g *generation, make func(ctx context.Context, s uint64, key string) redis.Cmder,
+) error {
 	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {
 		bounded, cancel := context.WithTimeout(ctx, max(r.longTimeout(), time.Second))
 		var cmds []redis.Cmder

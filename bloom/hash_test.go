@@ -100,7 +100,8 @@ func TestPlaceIsTheRemainder(t *testing.T) {
 		}
 		inverse := bitmapOf(shape{bits: bits}, nil).inverse
 		multiple := rnd.Uint64() / bits * bits
-		for _, x := range []uint64{0, 1, bits - 1, bits, multiple - 1, multiple, multiple + 1, math.MaxUint64, -bits, rnd.Uint64()} {
+		for _, x := range []uint64{0, 1, bits - 1, bits, multiple - 1, multiple, multiple + 1, math.MaxUint64, -bits,
+			rnd.Uint64()} {
 			if got := reduce(x, bits, inverse); got != x%bits {
 				t.Fatalf("%d modulo %d: %d", x, bits, got)
 			}

@@ -140,7 +140,9 @@ func (h *hidden) accuse(who string, f *Redis, d *cachedDescriptor, i int, began 
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	fmt.Printf("HIDDEN at %.4f: from %s of child %d: key %d, promised to child %d by %s %v before the lookup began, which took %v, error %v. known before: %s; after: %s; in Redis: %s, %v\n",
-		float64(now)/1e9, who, h.config.Who, i, told>>8, routes[told&0xff], time.Duration(began-atomic.LoadInt64(&row.promised)), time.Duration(now-began), err, before, after, brief(raw), redisErr)
+	fmt.Printf("HIDDEN at %.4f: from %s of child %d: key %d, promised to child %d by %s %v before the lookup began, "+
+		"which took %v, error %v. known before: %s; after: %s; in Redis: %s, %v\n",
+		float64(now)/1e9, who, h.config.Who, i, told>>8, routes[told&0xff], time.Duration(
+			began-atomic.LoadInt64(&row.promised)), time.Duration(now-began), err, before, after, brief(raw), redisErr)
 	h.count(stop, 1)
 }

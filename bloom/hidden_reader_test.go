@@ -41,7 +41,8 @@ func (h *hidden) readOld(r *rand.Rand) {
 	var before []*cachedDescriptor
 	for !h.ended() {
 		h.check(r, "old", f, f.MightContainMany, h.pick(r, atOnce, clock()), oldChecks)
-		if d := f.cached.Load(); d != nil && d.Active != nil && (len(before) == 0 || before[len(before)-1].raw != d.raw) {
+		if d := f.cached.Load(); d != nil && d.Active != nil &&
+			(len(before) == 0 || before[len(before)-1].raw != d.raw) {
 			before = append(before, d)
 		}
 		if len(before) > 20 {
@@ -70,7 +71,8 @@ func (h *hidden) readReplica(r *rand.Rand) {
 		if replica.Stats().Copied {
 			what = append(what, copyChecks) // as a rule
 		}
-		h.check(r, "replica", f, replica.MightContainMany, h.pick(r, atOnce, clock()-int64(h.config.Staleness)), what...)
+		h.check(r, "replica", f, replica.MightContainMany, h.pick(r, atOnce, clock()-int64(h.config.Staleness)),
+			what...)
 		if r.IntN(20) == 0 {
 			h.check(r, "replica, fresh", f, replica.MightContainFresh, h.pick(r, atOnce, clock()), freshChecks)
 		}

@@ -36,7 +36,9 @@ func TestNothingIsHidden(t *testing.T) {
 	}
 	t.Run("cluster", func(t *testing.T) {
 		c := testenv.SharedCluster(t)
-		for _, replica := range c.Nodes[3:] { // a replica may lack what its master has acknowledged: that is lost, and no filter can help it
+		for _, replica := range c.Nodes[3:] {
+			// a replica may lack what its master has acknowledged: that is lost, and no filter can
+			// help it
 			failover(t, replica, "yes")
 			defer failover(t, replica, "no")
 		}
@@ -89,7 +91,8 @@ func nothingIsHidden(t *testing.T, c worldConfig, servers []*testenv.Redis) {
 	watching.Go(func() { p.watch(done) })
 	began := time.Now()
 	p.disturb(rand.New(rand.NewPCG(c.Seed, 0)), func() bool {
-		return w.ended() || time.Since(began) > length && p.enough() || time.Since(began) > 10*length+time.Minute+time.Duration(c.Until)*time.Second/5000
+		return w.ended() || time.Since(began) > length && p.enough() ||
+			time.Since(began) > 10*length+time.Minute+time.Duration(c.Until)*time.Second/5000
 	})
 	w.count(stop, 1)
 	for _, child := range p.children {
@@ -108,7 +111,8 @@ func nothingIsHidden(t *testing.T, c worldConfig, servers []*testenv.Redis) {
 
 // enough reports whether enough has happened for a verdict.
 func (p *play) enough() bool {
-	return p.get(checks) >= max(20_000, p.config.Until) && 10*p.get(absent) >= p.get(asked) && p.get(rebuilt) >= 3 && p.get(copyChecks) >= 1000 && p.get(oldChecks) >= 1000
+	return p.get(checks) >= max(20_000, p.config.Until) && 10*p.get(absent) >= p.get(asked) && p.get(rebuilt) >= 3 &&
+		p.get(copyChecks) >= 1000 && p.get(oldChecks) >= 1000
 }
 
 func (p *play) spawn(role string) *testenv.Child {
@@ -177,10 +181,15 @@ func (p *play) report(took time.Duration) {
 	}
 	slices.Sort(faults)
 	share := float64(w.get(absent)) / float64(max(1, w.get(asked)))
-	t.Logf("seed %d, %v: %d checks of a filter that could say no (own %d, old descriptor %d, replica %d, by its copy %d, fresh %d), %d in all; of keys that nobody has added %d of %d were certainly absent (%.0f %%); lookups failed: %d",
-		w.config.Seed, took.Round(time.Millisecond), w.get(checks), w.get(ownChecks), w.get(oldChecks), w.get(heldChecks), w.get(copyChecks), w.get(freshChecks), w.get(allChecks), w.get(absent), w.get(asked), 100*share, w.get(failedLookups))
-	t.Logf("added: %d by Add, %d by AddMany, %d admitted, %d without committed, %d rolled back; calls failed: %d; rebuilds: %d, %d of them resumed, %d failed, %d while another was under way; faults: %s",
-		w.get(added), w.get(addedMany), w.get(admitted), w.get(uncommitted), w.get(rolledBack), w.get(failedAdds), w.get(rebuilt), w.get(resumed), w.get(failedRebuilds), w.get(outlocked), strings.Join(faults, ", "))
+	t.Logf("seed %d, %v: %d checks of a filter that could say no (own %d, old descriptor %d, replica %d, by its copy "+
+		"%d, fresh %d), %d in all; of keys that nobody has added %d of %d were certainly absent (%.0f %%); lookups failed: %d",
+		w.config.Seed, took.Round(time.Millisecond), w.get(checks), w.get(ownChecks), w.get(oldChecks), w.get(
+			heldChecks), w.get(copyChecks), w.get(freshChecks), w.get(allChecks), w.get(absent), w.get(asked),
+		100*share, w.get(failedLookups))
+	t.Logf("added: %d by Add, %d by AddMany, %d admitted, %d without committed, %d rolled back; calls failed: %d; "+
+		"rebuilds: %d, %d of them resumed, %d failed, %d while another was under way; faults: %s",
+		w.get(added), w.get(addedMany), w.get(admitted), w.get(uncommitted), w.get(rolledBack), w.get(failedAdds),
+		w.get(rebuilt), w.get(resumed), w.get(failedRebuilds), w.get(outlocked), strings.Join(faults, ", "))
 	if len(p.verdict) == 0 && !p.enough() {
 		t.Error("too little has happened")
 	}

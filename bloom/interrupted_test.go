@@ -59,7 +59,8 @@ func interrupt(t testing.TB, f rebuildable, keys []string) {
 		}
 		return nil
 	}}
-	if _, err := f.Rebuild(ctx, source.read, &RebuildOptions{Settle: -1, batchSize: len(keys) / 10}); !errors.Is(err, context.Canceled) {
+	if _, err := f.Rebuild(ctx, source.read, &RebuildOptions{Settle: -1, batchSize: len(keys) / 10}); !errors.Is(err,
+		context.Canceled) {
 		t.Fatalf("the rebuild was to be interrupted: %v", err)
 	}
 }
@@ -89,7 +90,8 @@ func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 			imported = append(imported, fmt.Sprintf("imported%d", i)) // before "key…"
 		}
 		shuffled := append([]string(nil), keys...)
-		rand.New(rand.NewPCG(1, 2)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		rand.New(rand.NewPCG(1, 2)).Shuffle(len(shuffled),
+			func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		other := append([]string{keys[len(keys)/2-1]}, imported...)
 		for name, next := range map[string]struct {
 			source Source

@@ -75,10 +75,12 @@ func TestLocal(t *testing.T) {
 	l.NotFound(7)
 	must(t, l.Deleted(ctx, 5))
 	s, _ := l.State(ctx)
-	if s.Keys < 1060 || s.Keys > 1140 || s.Capacity != 1000 || !s.Built || s.Deleted != 5 || s.Fill() < 0.45 || s.Fill() > 0.6 {
+	if s.Keys < 1060 || s.Keys > 1140 || s.Capacity != 1000 || !s.Built || s.Deleted != 5 || s.Fill() < 0.45 ||
+		s.Fill() > 0.6 {
 		t.Errorf("%+v", s)
 	}
-	if st := l.Stats(); st.Lost != 3 || st.Unknown != 3 || st.Absent != int64(absent)+1 || st.Present != int64(len(maybe)-absent) || st.FalsePositives != 7 || st.Added != 601 {
+	if st := l.Stats(); st.Lost != 3 || st.Unknown != 3 || st.Absent != int64(absent)+1 ||
+		st.Present != int64(len(maybe)-absent) || st.FalsePositives != 7 || st.Added != 601 {
 		t.Errorf("%+v", st)
 	}
 	complete(t, l, keys...) // larger, by what it holds
@@ -114,7 +116,8 @@ func TestLocalFollowsRebuild(t *testing.T) {
 			defer close(done)
 			l.AddMany(t.Context(), keys)
 		}()
-		for at := l.current.Load().active; atomic.LoadUint64(&at.words[0]) == 0 && l.counts.added.Load() == 0; { // until the first are there
+		for at := l.current.Load().active; atomic.LoadUint64(&at.words[0]) == 0 && l.counts.added.Load() == 0; {
+			// until the first are there
 			runtime.Gosched()
 		}
 		b, _, _ := l.build(t.Context(), 0)

@@ -25,7 +25,8 @@ func TestFilterUsesItsLogger(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Maintain(ctx, Keys(), &MaintainOptions{Rebuild: none}) }()
-	testenv.Eventually(t, "a failure of Maintain", func() bool { return strings.Contains(log.String(), "maintaining a filter failed") })
+	testenv.Eventually(t, "a failure of Maintain",
+		func() bool { return strings.Contains(log.String(), "maintaining a filter failed") })
 	cancel()
 	<-ended
 	if other() != "" {

@@ -85,7 +85,9 @@ type maintainState struct {
 
 // maintain rebuilds a filter when necessary, and counts the failures, until ctx ends or the
 // filter is closed.
-func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, source Source, options *MaintainOptions) error {
+func maintain(
+	ctx context.Context, m maintainable, failures *atomic.Int64, source Source, options *MaintainOptions,
+) error {
 	o := options.withDefaults()
 	if source == nil {
 		return errors.New("bloom: the source is nil")
@@ -294,7 +296,8 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 	case g.runsEnded(runs):
 		w.activeID = ""
 		return true, r.dropSuspect(ctx, g)
-	case len(g.ServerRuns) == 0 && len(runs) > 0: // without its own record no restart can be detected; a rebuild records the servers
+	case len(g.ServerRuns) == 0 && len(runs) > 0:
+		// without its own record no restart can be detected; a rebuild records the servers
 		return true, nil
 	case r.unowned(g):
 		return true, nil
@@ -304,7 +307,8 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 		return true, nil
 	}
 	began := time.Now()
-	if recentlyBuilt(g.Begun, min(g.RebuildTime, 24*time.Hour)) || began.Sub(w.countedAt) < min(countingShare*w.countTime, maxCountPause) {
+	if recentlyBuilt(g.Begun, min(g.RebuildTime, 24*time.Hour)) ||
+		began.Sub(w.countedAt) < min(countingShare*w.countTime, maxCountPause) {
 		return false, nil
 	}
 	s, err := r.state(ctx, &d.descriptor)

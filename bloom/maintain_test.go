@@ -37,7 +37,9 @@ func TestMaintain(t *testing.T) {
 		second, leave := context.WithCancel(ctx)
 		for f, ctx := range map[*Redis]context.Context{f: ctx, bubbled(t, rdb, 4000): second} {
 			go func() { ended <- f.Maintain(ctx, counted(Keys(numbered(2200)...), &built), o) }()
-			time.Sleep(time.Second) // in a bubble the first takes no time, and the second may have found that it is due before that
+			// in a bubble the first takes no time, and the second may have found that it is due
+			// before that
+			time.Sleep(time.Second)
 		}
 		after := func(d time.Duration, want int64, why string) {
 			t.Helper()
@@ -144,7 +146,8 @@ func TestMaintainOnce(t *testing.T) {
 }
 
 func bubbled(t *testing.T, rdb redis.UniversalClient, capacity uint64) *Redis {
-	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{watchInterval: 10 * time.Second}) // days pass here, and the checks of the watch would take most of the time
+	// days pass here, and the checks of the watch would take most of the time
+	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{watchInterval: 10 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
@@ -158,12 +161,14 @@ func TestMaintainDoesNotRepeatItself(t *testing.T) {
 		local, err := NewLocal(1000, 0.01)
 		must(t, err)
 		defer local.Close()
-		for name, maintain := range map[string]func(context.Context, Source, *MaintainOptions) error{"redis": bubbled(t, rdb, 1000).Maintain, "local": local.Maintain} {
+		for name, maintain := range map[string]func(context.Context, Source,
+			*MaintainOptions) error{"redis": bubbled(t, rdb, 1000).Maintain, "local": local.Maintain} {
 			ctx, cancel := context.WithCancel(t.Context())
 			var built atomic.Int64
 			ended := make(chan error, 1)
 			go func() {
-				ended <- maintain(ctx, counted(Keys(numbered(3000)...), &built), &MaintainOptions{Rebuild: &RebuildOptions{Settle: -1, Capacity: 1000}})
+				ended <- maintain(ctx, counted(Keys(numbered(3000)...), &built),
+					&MaintainOptions{Rebuild: &RebuildOptions{Settle: -1, Capacity: 1000}})
 			}()
 			time.Sleep(30 * time.Minute)
 			cancel()
@@ -392,7 +397,8 @@ func TestServers(t *testing.T) {
 	})
 	t.Run("refused", func(t *testing.T) {
 		r := testenv.StartRedis(t)
-		must(t, r.Client(t).Do(t.Context(), "acl", "setuser", "app", "on", "nopass", "~*", "&*", "+@all", "-info").Err())
+		must(t, r.Client(t).Do(t.Context(), "acl", "setuser", "app", "on", "nopass", "~*", "&*", "+@all",
+			"-info").Err())
 		o := r.Options()
 		o.Username, o.Password = "app", "x"
 		f := newFilter(t, redis.NewClient(o), 1000)
@@ -415,7 +421,8 @@ func TestServers(t *testing.T) {
 			t.Error(ids)
 		}
 	})
-	for info, want := range map[string]string{"# Server\r\nrun_id:0123abcd\r\ntcp_port:1": "0123abcd", "": "", "run_id:": "", "run_id:a b": "", fmt.Sprintf("run_id:%0100d", 1): ""} {
+	for info, want := range map[string]string{"# Server\r\nrun_id:0123abcd\r\ntcp_port:1": "0123abcd", "": "",
+		"run_id:": "", "run_id:a b": "", fmt.Sprintf("run_id:%0100d", 1): ""} {
 		if got := runID(info); got != want {
 			t.Errorf("%q: %q", info, got)
 		}

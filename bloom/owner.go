@@ -46,7 +46,8 @@ func text(p *atomic.Pointer[string]) string {
 func (r *Redis) SetOwner(prefix string) error {
 	if !r.identity.owner.CompareAndSwap(nil, &prefix) {
 		if before := text(&r.identity.owner); before != prefix {
-			return fmt.Errorf("the filter %s is used by a loader of another Cache, whose Options.Prefix is %q and not %q: make a filter for each", r.name, before, prefix)
+			return fmt.Errorf("the filter %s is used by a loader of another Cache, whose Options.Prefix is %q and "+
+				"not %q: make a filter for each", r.name, before, prefix)
 		}
 		return nil
 	}
@@ -113,7 +114,9 @@ func (r *Redis) unusable(g *generation) error {
 	return nil
 }
 
-var errUnowned = errors.New("an earlier version has built the filter, without recording for which Cache: it returns \"maybe\" until it is rebuilt")
+var errUnowned = errors.New(
+	"an earlier version has built the filter, without recording for which Cache: it returns \"maybe\" until it is " +
+		"rebuilt")
 
 // own records the owner and the table in a generation that this process has built.
 func (r *Redis) own(g, before *generation) {

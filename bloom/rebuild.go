@@ -230,7 +230,8 @@ func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 			return r.withPosition(err)
 		}
 		r.resumed = r.resumed || r.keys > 0
-		if err := retry.Sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
+		if err := retry.Sleep(ctx,
+			time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
 			return err
 		}
 	}
@@ -349,7 +350,8 @@ func (r *rebuildRun) flush(ctx context.Context) error {
 func (r *rebuildRun) reportProgress() {
 	r.reportedAt = time.Now()
 	if r.options.Progress != nil {
-		r.options.Progress(Progress{Keys: r.keys, About: r.estimated, Elapsed: time.Since(r.startedAt), Resumed: r.resumed})
+		r.options.Progress(Progress{Keys: r.keys, About: r.estimated, Elapsed: time.Since(r.startedAt),
+			Resumed: r.resumed})
 	}
 }
 

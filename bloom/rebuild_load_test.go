@@ -191,9 +191,12 @@ func TestRebuildUnderLoad(t *testing.T) {
 	must(t, err)
 	quiet = append(quiet, l.bear(idle)...) // half of it before, half behind: the machine has other work
 	slices.Sort(quiet)
-	t.Logf("%d keys in %v; reads: %d before and behind, p50 %v, p99 %v; %d meanwhile, p50 %v, p99 %v: %.2f times", report.Keys, report.Took.Round(time.Millisecond), len(quiet), percentile(quiet, 0.5), percentile(quiet, 0.99),
-		len(busy), percentile(busy, 0.5), percentile(busy, 0.99), float64(percentile(busy, 0.99))/float64(percentile(quiet, 0.99)))
-	t.Logf("Redis: %d MB before, %d at most, %d after; heap of this process: %d MB at most", before>>20, server>>20, used(t, rdb)>>20, heap>>20)
+	t.Logf("%d keys in %v; reads: %d before and behind, p50 %v, p99 %v; %d meanwhile, p50 %v, p99 %v: %.2f times",
+		report.Keys, report.Took.Round(time.Millisecond), len(quiet), percentile(quiet, 0.5), percentile(quiet, 0.99),
+		len(busy), percentile(busy, 0.5), percentile(busy,
+			0.99), float64(percentile(busy, 0.99))/float64(percentile(quiet, 0.99)))
+	t.Logf("Redis: %d MB before, %d at most, %d after; heap of this process: %d MB at most", before>>20, server>>20,
+		used(t, rdb)>>20, heap>>20)
 	if testenv.Accepting && float64(percentile(busy, 0.99)) > 1.3*float64(percentile(quiet, 0.99)) {
 		t.Error("it disturbs those who read")
 	}
@@ -229,7 +232,8 @@ func TestHugeFilter(t *testing.T) {
 		must(t, f.AddMany(t.Context(), numbered(1000)))
 		began = time.Now()
 		must(t, f.activate(t.Context(), g))
-		t.Logf("%d bits, %d segments: prepared in %v, put in place in %v", g.shape().total(), g.Segments, prepared.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+		t.Logf("%d bits, %d segments: prepared in %v, put in place in %v", g.shape().total(), g.Segments,
+			prepared.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 		if testenv.Accepting && g.shape().total() < 1<<33 {
 			t.Error("it is not huge")
 		}

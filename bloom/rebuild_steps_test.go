@@ -108,7 +108,8 @@ func TestEachStepOfARebuild(t *testing.T) {
 		old, err := stale.fetchDescriptor(t.Context(), time.Minute)
 		must(t, err)
 		s := &steps{t: t, stale: stale, fresh: fresh, old: old, rows: &table{rows: numbered(20)}, keys: numbered(20)}
-		hook(tapped, &tap{before: func([]redis.Cmder) error { s.step(); return nil }, after: func([]redis.Cmder) { s.step() }})
+		hook(tapped, &tap{before: func([]redis.Cmder) error { s.step(); return nil },
+			after: func([]redis.Cmder) { s.step() }})
 		_, err = f.Rebuild(t.Context(), s.rows.read, fewer) // many rows are admitted, but not committed
 		must(t, err)
 		s.step()
@@ -196,7 +197,8 @@ func TestPausedMakerLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for s := range g.Segments {
-			if n, err := rdb.Exists(t.Context(), segmentKey("cacheaside", "users", g.ID, s)).Result(); n != 0 || err != nil {
+			if n, err := rdb.Exists(t.Context(), segmentKey("cacheaside", "users", g.ID, s)).Result(); n != 0 ||
+				err != nil {
 				t.Errorf("segment %d is left, %v", s, err)
 			}
 		}
@@ -222,7 +224,8 @@ func TestDescriptorIsLost(t *testing.T) {
 	_, err := f.Rebuild(t.Context(), Keys("a"), none)
 	must(t, err)
 	mustBeWhole(t, f)
-	if keys := m.Keys(); len(keys) != 4+4 { // segments; the descriptor, the records, the number of the last announcement, and the lock
+	if keys := m.Keys(); len(keys) != 4+4 {
+		// segments; the descriptor, the records, the number of the last announcement, and the lock
 		t.Errorf("%d keys: %s", len(keys), keys)
 	}
 }
@@ -265,7 +268,8 @@ func TestOldGenerationsAreBounded(t *testing.T) {
 		must(t, f.prepare(t.Context(), g))
 		must(t, f.activate(t.Context(), g))
 	}
-	if d, err := f.fetchDescriptor(t.Context(), time.Minute); err != nil || f.Stats().Malformed != 0 || d.Active == nil || len(d.Old) < maxOld/2 {
+	if d, err := f.fetchDescriptor(t.Context(), time.Minute); err != nil || f.Stats().Malformed != 0 ||
+		d.Active == nil || len(d.Old) < maxOld/2 {
 		t.Errorf("%+v, %v, malformed: %d", d, err, f.Stats().Malformed)
 	}
 	must(t, newFilter(t, rdb, 1000).remove(t.Context()))

@@ -106,7 +106,8 @@ func TestRebuild(t *testing.T) {
 			close(stop)
 			all.Wait()
 			must(t, err)
-			if report.Keys != uint64(n) || report.Resumed != resumed || !report.State.Built || report.State.Building || report.State.Keys < uint64(n)*975/1000 {
+			if report.Keys != uint64(n) || report.Resumed != resumed || !report.State.Built || report.State.Building ||
+				report.State.Keys < uint64(n)*975/1000 {
 				t.Fatalf("%+v", report)
 			}
 			for _, f := range []*Redis{f, other} {
@@ -337,7 +338,8 @@ func TestGrowth(t *testing.T) {
 		if report.State.Capacity != 400 {
 			t.Fatalf("%+v", report)
 		}
-		report, err = f.Rebuild(t.Context(), Keys(numbered(10)...), &RebuildOptions{Settle: -1, Capacity: 20, AllowFewer: true})
+		report, err = f.Rebuild(t.Context(), Keys(numbered(10)...),
+			&RebuildOptions{Settle: -1, Capacity: 20, AllowFewer: true})
 		must(t, err)
 		if report.State.Capacity != 20 {
 			t.Fatalf("%+v", report)

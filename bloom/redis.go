@@ -190,7 +190,8 @@ func (r *Redis) currentDescriptor(ctx context.Context) (*cachedDescriptor, error
 	switch {
 	case d == nil:
 		return r.fetchDescriptor(ctx, r.options.Timeout)
-	case (d.Active == nil || r.unusable(d.Active) != nil) && time.Since(d.readAt) >= minRefetch && r.refetching.CompareAndSwap(false, true):
+	case (d.Active == nil || r.unusable(d.Active) != nil) && time.Since(d.readAt) >= minRefetch &&
+		r.refetching.CompareAndSwap(false, true):
 		defer r.refetching.Store(false)
 		return r.fetchDescriptor(ctx, r.options.Timeout)
 	default:

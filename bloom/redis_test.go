@@ -77,7 +77,8 @@ func built(t testing.TB, f *Redis, keys ...string) *generation {
 func flush(t testing.TB, rdb redis.UniversalClient) {
 	t.Helper()
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		must(t, cluster.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() }))
+		must(t, cluster.ForEachMaster(t.Context(),
+			func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() }))
 		return
 	}
 	must(t, rdb.FlushAll(t.Context()).Err())
@@ -254,7 +255,8 @@ func TestLostSegments(t *testing.T) {
 		}
 		g := built(t, f, "a", "b")
 		s, err := f.State(t.Context())
-		if err != nil || s.Generation != g.ID || s.Segments != g.Segments || s.Hashes != g.K || s.Bits != g.Segments*g.Bits || s.Begun.IsZero() || s.Next != "" || s.Old != 0 {
+		if err != nil || s.Generation != g.ID || s.Segments != g.Segments || s.Hashes != g.K ||
+			s.Bits != g.Segments*g.Bits || s.Begun.IsZero() || s.Next != "" || s.Old != 0 {
 			t.Errorf("%+v of %+v, %v", s, g, err)
 		}
 		if s, err := f.State(t.Context()); s.LostSegments != 0 || err != nil {

@@ -244,7 +244,8 @@ func (r *Replica) addStats(s *Stats) {
 		s.CopyBytes += c.bytes()
 	}
 	r.lookups.addTo(s)
-	s.TooLarge, s.Copies, s.Gaps, s.Received = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.bus.Stats().Received
+	s.TooLarge, s.Copies, s.Gaps, s.Received =
+		r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.bus.Stats().Received
 }
 
 // busListener passes the announcements of a filter to its Replica, if there is one. A filter

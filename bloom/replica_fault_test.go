@@ -76,7 +76,8 @@ func TestReplicaWithoutRedis(t *testing.T) {
 		if maybe, err := r.MightContain(t.Context(), "absent"); !maybe || err == nil {
 			t.Error("it says no of what it does not know any more", maybe, err)
 		}
-		if maybe, err := r.MightContainMany(t.Context(), []string{"absent", "a"}); !maybe[0] || !maybe[1] || err == nil {
+		if maybe, err := r.MightContainMany(t.Context(), []string{"absent", "a"}); !maybe[0] || !maybe[1] ||
+			err == nil {
 			t.Error(maybe, err)
 		}
 		if maybe, err := r.MightContain(t.Context(), "a"); !maybe || err != nil {

@@ -159,7 +159,8 @@ func TestReplicaSwaps(t *testing.T) {
 		t.Error(during)
 	}
 	testenv.Eventually(t, "the next one", func() bool { return r.Stats().Copies == 2 })
-	if c := r.serving.Load(); c.total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") || r.incoming.Load() != nil {
+	if c := r.serving.Load(); c.total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") ||
+		r.incoming.Load() != nil {
 		t.Error("wrong bits")
 	}
 }

@@ -86,12 +86,14 @@ func TestReplica(t *testing.T) {
 			t.Errorf("%d keys are found", n)
 		}
 		testenv.Eventually(t, "all are received", func() bool { return found() == len(keys) })
-		if maybe, err := r.MightContainMany(t.Context(), append(someKeys("absent", 1000), keys[0])); err != nil || !maybe[1000] || count(maybe) > 5 {
+		if maybe, err := r.MightContainMany(t.Context(), append(someKeys("absent", 1000), keys[0])); err != nil ||
+			!maybe[1000] || count(maybe) > 5 {
 			t.Errorf("%d absent keys are found, %v", count(maybe)-1, err)
 		}
 		sameBits(t, f, g, c)
 		s := r.Stats()
-		if s.Copies != 1 || s.CopyBytes != int64(g.shape().total()/8) || s.LostCopied != 0 || s.TooLarge || s.Gaps != 1 || s.Received < 11 || s.Unknown != 0 || s.Present < int64(len(keys)) || s.Absent < 995 {
+		if s.Copies != 1 || s.CopyBytes != int64(g.shape().total()/8) || s.LostCopied != 0 || s.TooLarge ||
+			s.Gaps != 1 || s.Received < 11 || s.Unknown != 0 || s.Present < int64(len(keys)) || s.Absent < 995 {
 			t.Errorf("%+v", s)
 		}
 		if f.Stats().Copied {
@@ -144,7 +146,8 @@ func TestReplicaHasItsOwn(t *testing.T) {
 		}
 		key = fmt.Sprint("another's", i)
 		must(t, f.Add(t.Context(), key))
-		if maybe, err := r.MightContainFresh(t.Context(), []string{key, "absent"}); err != nil || !maybe[0] || maybe[1] {
+		if maybe, err := r.MightContainFresh(t.Context(), []string{key, "absent"}); err != nil || !maybe[0] ||
+			maybe[1] {
 			t.Fatal(maybe, err)
 		}
 	}
@@ -182,8 +185,12 @@ func TestReplicaOfWhatIsLost(t *testing.T) {
 			t.Errorf("%d of %+v", lost, s)
 		}
 		built(t, f, "a", "b")
-		testenv.Eventually(t, "whole", func() bool { s := r.Stats(); return s.Copied && s.LostCopied == 0 && s.Copies == 2 })
-		if n := count(func() []bool { m, _ := r.MightContainMany(t.Context(), someKeys("absent", 400)); return m }()); n > 2 {
+		testenv.Eventually(t, "whole",
+			func() bool { s := r.Stats(); return s.Copied && s.LostCopied == 0 && s.Copies == 2 })
+		if n := count(func() []bool {
+			m, _ := r.MightContainMany(t.Context(), someKeys("absent", 400))
+			return m
+		}()); n > 2 {
 			t.Errorf("%d are still lost", n)
 		}
 	})
@@ -200,7 +207,8 @@ func TestReplicaWithoutACopy(t *testing.T) {
 	}
 	built(t, f, "a")
 	testenv.Eventually(t, "too large", func() bool { return r.Stats().TooLarge })
-	if s := r.Stats(); mightContain(t, r, "absent") || !mightContain(t, r, "a") || s.Copied || s.CopyBytes != 0 || s.Copies != 0 {
+	if s := r.Stats(); mightContain(t, r, "absent") || !mightContain(t, r, "a") || s.Copied || s.CopyBytes != 0 ||
+		s.Copies != 0 {
 		t.Errorf("%+v", s)
 	}
 	f.capacity = 100

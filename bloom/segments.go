@@ -221,10 +221,12 @@ func (r *Redis) addCall(g *generation, segment uint64, hashes []hash, which []in
 	key := segmentKey(r.options.Prefix, r.name, g.ID, segment)
 	if uint64(len(which))*s.k*mergeFactor >= s.bits/8 {
 		mask := s.mask(hashes, which)
-		return &call{script: mergeScript, keys: []string{key, key + ":merged"}, args: []any{g.header(), g.tag(segment), mask}, cost: len(mask)}
+		return &call{script: mergeScript, keys: []string{key, key + ":merged"},
+			args: []any{g.header(), g.tag(segment), mask}, cost: len(mask)}
 	}
 	places := s.offsets(hashes, which)
-	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), g.tag(segment), places}, cost: len(places) / 4 * offsetCost}
+	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), g.tag(segment), places},
+		cost: len(places) / 4 * offsetCost}
 }
 
 // countFactor is the number of bytes whose bits a server counts in the time of writing one byte.
@@ -238,7 +240,9 @@ const maxKeysPerScript = 1 << 10
 // reports whether d was still the descriptor at that time; if not, the results are invalid.
 // unknown has the keys whose segments are lost or, with an error, could not be queried; their
 // results are true.
-func (r *Redis) query(ctx context.Context, d *cachedDescriptor, hashes []hash, maybe []bool) (unknown []int, current bool, err error) {
+func (r *Redis) query(
+	ctx context.Context, d *cachedDescriptor, hashes []hash, maybe []bool,
+) (unknown []int, current bool, err error) {
 	g := d.Active
 	s := g.shape()
 	parts := bySegment(s, hashes)
@@ -246,7 +250,9 @@ func (r *Redis) query(ctx context.Context, d *cachedDescriptor, hashes []hash, m
 	for _, p := range parts {
 		for some := range slices.Chunk(p.indexes, maxKeysPerScript) {
 			places := s.offsets(hashes, some)
-			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(r.options.Prefix, r.name, g.ID, p.segment)}, args: []any{g.header(), g.tag(p.segment), strconv.FormatUint(s.k, 10), places}, cost: len(places) / 4 * offsetCost})
+			calls = append(calls, &call{script: lookupScript,
+				keys: []string{segmentKey(r.options.Prefix, r.name, g.ID, p.segment)}, args: []any{g.header(),
+					g.tag(p.segment), strconv.FormatUint(s.k, 10), places}, cost: len(places) / 4 * offsetCost})
 			groups = append(groups, some)
 		}
 	}
@@ -290,7 +296,8 @@ func (r *Redis) count(ctx context.Context, g *generation) (set, missing uint64, 
 		var calls []*call
 		for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
 			key := segmentKey(r.options.Prefix, r.name, g.ID, s)
-			calls = append(calls, &call{script: countScript, keys: []string{key}, args: []any{header, g.tag(s)}, cost: int(g.Bits / 8 / countFactor)})
+			calls = append(calls, &call{script: countScript, keys: []string{key}, args: []any{header, g.tag(s)},
+				cost: int(g.Bits / 8 / countFactor)})
 		}
 		r.run(ctx, max(r.longTimeout(), time.Second), calls)
 		n, m, failed := sumReplies(calls)

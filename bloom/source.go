@@ -110,7 +110,8 @@ func (t *tableSource) prepare(table, column string) error {
 	case t.db == nil, reflect.ValueOf(t.db).Kind() == reflect.Pointer && reflect.ValueOf(t.db).IsNil():
 		return errors.New("the database is nil")
 	case !sqlname.IsTable(table):
-		return fmt.Errorf("table %q: an identifier of 1 to 64 letters, digits and '_', or two with a '.' between them", table)
+		return fmt.Errorf("table %q: an identifier of 1 to 64 letters, digits and '_', or two with a '.' between "+
+			"them", table)
 	case !sqlname.IsIdentifier(column):
 		return fmt.Errorf("column %q: an identifier of 1 to 64 letters, digits and '_'", column)
 	}
@@ -289,7 +290,9 @@ func (t *tableSource) page(ctx context.Context, after string) (page []string, te
 }
 
 // query reads keys, all of which must follow last unless it is nil. text is as for page.
-func (t *tableSource) query(ctx context.Context, last any, statement string, args ...any) (page []string, text bool, err error) {
+func (t *tableSource) query(
+	ctx context.Context, last any, statement string, args ...any,
+) (page []string, text bool, err error) {
 	rows, err := t.db.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, false, err
@@ -336,9 +339,11 @@ func isText(rows *sql.Rows) (bool, error) {
 }
 
 var (
-	errOrder  = errors.New("the database does not compare the values of the column as it sorts them: the column is an ENUM or SET, or its type is not that of Table (Table[int64], Table[string])")
-	errHidden = errors.New("row-level security may hide rows of the table from this role: use its owner, or a role with BYPASSRLS")
-	errValue  = errors.New("the column holds a value that is not an integer, or is too large for the type of Table")
+	errOrder = errors.New("the database does not compare the values of the column as it sorts them: the column is " +
+		"an ENUM or SET, or its type is not that of Table (Table[int64], Table[string])")
+	errHidden = errors.New("row-level security may hide rows of the table from this role: use its owner, or a role " +
+		"with BYPASSRLS")
+	errValue = errors.New("the column holds a value that is not an integer, or is too large for the type of Table")
 )
 
 // ordered returns errOrder for columns that MySQL sorts by number and compares by text. It also

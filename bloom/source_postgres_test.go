@@ -58,7 +58,8 @@ func TestTableColumnsOfPostgres(t *testing.T) {
 			table := fmt.Sprintf("column%d", n)
 			n++
 			run(t, db, fmt.Sprintf("CREATE TABLE %s (id %s PRIMARY KEY)", table, column))
-			run(t, db, fmt.Sprintf("INSERT INTO %s SELECT %s FROM generate_series(1, %d) AS i", table, value, 2*pageRows+200))
+			run(t, db, fmt.Sprintf("INSERT INTO %s SELECT %s FROM generate_series(1, %d) AS i", table, value,
+				2*pageRows+200))
 			got := all(t, Table[string](db, table, "id"), "")
 			if slices.Sort(got); len(slices.Compact(got)) != 2*pageRows+200 {
 				t.Errorf("%d keys", len(got))

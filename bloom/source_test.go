@@ -102,7 +102,8 @@ func TestTableOfMySQL(t *testing.T) {
 	db := m.DB(t)
 	run(t, db, "CREATE TABLE counts (n BIGINT UNSIGNED ZEROFILL PRIMARY KEY)")
 	run(t, db, "INSERT INTO counts VALUES (7), (18446744073709551615)")
-	if got := all(t, Table[uint64](db, m.Database(t)+".counts", "n"), ""); !slices.Equal(got, []string{"7", "18446744073709551615"}) {
+	if got := all(t, Table[uint64](db, m.Database(t)+".counts", "n"), ""); !slices.Equal(got,
+		[]string{"7", "18446744073709551615"}) {
 		t.Error(got)
 	}
 	if failure(t, Table[int64](db, "counts", "n"), "") == nil {
@@ -115,7 +116,8 @@ func TestTableOfMySQL(t *testing.T) {
 		}
 		return all
 	}())
-	if got := all(t, Table[string](db, "ids", "id"), ""); len(got) != 1<<14 || got[0] != "\x00\x01" || got[1<<14-1] != "\xff\xfd" {
+	if got := all(t, Table[string](db, "ids", "id"), ""); len(got) != 1<<14 || got[0] != "\x00\x01" ||
+		got[1<<14-1] != "\xff\xfd" {
 		t.Errorf("%d binary ids", len(got))
 	}
 	run(t, db, "CREATE TABLE words (word VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)")
@@ -139,15 +141,18 @@ func TestTableOfAnotherType(t *testing.T) {
 			t.Error(err)
 		}
 		run(t, db, "INSERT INTO words VALUES ('a private word')")
-		if err := failure(t, Table[int](db, "words", "word"), "9"); err != nil && strings.Contains(err.Error(), "private") {
+		if err := failure(t, Table[int](db, "words", "word"), "9"); err != nil &&
+			strings.Contains(err.Error(), "private") {
 			t.Error(err)
 		}
-		if err := failure(t, Table[int](db, "words", "word"), "a private cursor"); err == nil || strings.Contains(err.Error(), "private") {
+		if err := failure(t, Table[int](db, "words", "word"), "a private cursor"); err == nil ||
+			strings.Contains(err.Error(), "private") {
 			t.Error(err)
 		}
 		if !mysql {
 			run(t, db, "CREATE TABLE blobs (id BLOB PRIMARY KEY)")
-			run(t, db, fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) INSERT INTO blobs SELECT CAST(i AS BLOB) FROM n", pageRows+1))
+			run(t, db, fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) "+
+				"INSERT INTO blobs SELECT CAST(i AS BLOB) FROM n", pageRows+1))
 			if err := failure(t, Table[string](db, "blobs", "id"), ""); !errors.Is(err, errOrder) {
 				t.Error(err)
 			}
@@ -169,12 +174,14 @@ func TestTableOfWhatMySQLSortsByNumber(t *testing.T) {
 
 func TestTableIsChecked(t *testing.T) {
 	db := sqlite.Open(t)
-	for _, names := range [][2]string{{"", "id"}, {"users", ""}, {"users`", "id"}, {"users", "id; DROP TABLE users"}, {"a.b.c", "id"}, {"a.", "id"}, {strings.Repeat("x", 65), "id"}} {
+	for _, names := range [][2]string{{"", "id"}, {"users", ""}, {"users`", "id"}, {"users", "id; DROP TABLE users"},
+		{"a.b.c", "id"}, {"a.", "id"}, {strings.Repeat("x", 65), "id"}} {
 		if failure(t, Table[int](db, names[0], names[1]), "") == nil {
 			t.Errorf("%q", names)
 		}
 	}
-	if failure(t, Table[int]((*sql.DB)(nil), "users", "id"), "") == nil || failure(t, Table[int](nil, "users", "id"), "") == nil {
+	if failure(t, Table[int]((*sql.DB)(nil), "users", "id"), "") == nil ||
+		failure(t, Table[int](nil, "users", "id"), "") == nil {
 		t.Error("no database")
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -21,7 +21,8 @@ type lookups struct {
 }
 
 func newLookups(t testing.TB, n int) *lookups {
-	l := &lookups{raw: bloom.NewWithEstimates(uint(n), 0.01), local: newLocal(t, uint64(n), 0.01), replica: still(t, uint64(n))}
+	l := &lookups{raw: bloom.NewWithEstimates(uint(n), 0.01), local: newLocal(t, uint64(n), 0.01),
+		replica: still(t, uint64(n))}
 	complete(t, l.local)
 	for i := range n {
 		key := "user:" + digits(i)

@@ -120,9 +120,11 @@ func (c *counts) countLookups(maybe []bool, unknown int, err error) {
 
 func (c *counts) stats() Stats {
 	s := Stats{
-		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(), FalsePositives: c.falsePositives.Load(),
-		Added: c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(), Malformed: c.malformed.Load(),
-		Rejected: c.rejected.Load(), Failures: c.failures.Load(),
+		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(),
+		FalsePositives: c.falsePositives.Load(),
+		Added:          c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(),
+		Malformed: c.malformed.Load(),
+		Rejected:  c.rejected.Load(), Failures: c.failures.Load(),
 		Hidden: c.hidden.Load(), RolledBack: c.wentBack.Load(),
 	}
 	s.Unknown = s.Lost + s.Failed

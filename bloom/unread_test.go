@@ -46,7 +46,8 @@ func TestSourceThatIgnoresAfter(t *testing.T) {
 				}
 				report, err := rebuild(ctx, &fake{}, source, &RebuildOptions{Settle: -1, batchSize: 500})
 				if !errors.Is(err, broken) || asked > 1+maxFailures || report.Keys > 3000+maxFailures {
-					t.Errorf("asked %d times, for %d keys in all; it reports %d of 3000: %v", asked, yielded, report.Keys, err)
+					t.Errorf("asked %d times, for %d keys in all; it reports %d of 3000: %v", asked, yielded,
+						report.Keys, err)
 				}
 			})
 		})
@@ -58,7 +59,8 @@ func TestSourceThatIgnoresAfter(t *testing.T) {
 func TestTableIsReadAsAWhole(t *testing.T) {
 	const rows = 5*pageRows + 7
 	numbers := func(db *sql.DB, table, expression string) {
-		run(t, db, fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) INSERT INTO %s SELECT %s FROM n", rows, table, expression))
+		run(t, db, fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) INSERT "+
+			"INTO %s SELECT %s FROM n", rows, table, expression))
 	}
 	for name, set := range map[string]struct {
 		create []string
@@ -150,7 +152,8 @@ func TestMaintainTells(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.Maintain(ctx, Table[int64](db, "usres", "id"), nil) }()
-	testenv.Eventually(t, "it fails", func() bool { return strings.Contains(text(), "usres") || l.Stats().Failures > 1 })
+	testenv.Eventually(t, "it fails",
+		func() bool { return strings.Contains(text(), "usres") || l.Stats().Failures > 1 })
 	if !strings.Contains(text(), "usres") {
 		t.Errorf("it logs %q", text())
 	}

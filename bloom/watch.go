@@ -152,7 +152,8 @@ func (r *Redis) verifyServer(ctx context.Context) error {
 	}
 	restarted, err := r.restarted(ctx, d.Active)
 	if err == nil && restarted {
-		r.warn("a server has restarted or been replaced since the filter was built, and may have lost keys: the filter returns \"maybe\" until it is rebuilt")
+		r.warn("a server has restarted or been replaced since the filter was built, and may have lost keys: the " +
+			"filter returns \"maybe\" until it is rebuilt")
 		err = r.dropSuspect(ctx, d.Active)
 	}
 	return err
@@ -304,7 +305,8 @@ func (r *Redis) discardRolledBack(ctx context.Context) error {
 		r.watch.reset()
 		if done > 0 {
 			r.counts.wentBack.Add(1)
-			r.warn("Redis was rolled back to an earlier state and has lost acknowledged writes: the filter returns \"maybe\" until it is rebuilt")
+			r.warn("Redis was rolled back to an earlier state and has lost acknowledged writes: the filter " +
+				"returns \"maybe\" until it is rebuilt")
 			_ = r.bus.DeleteLoader(ctx, generationName) // if this fails, the others detect it by their watermarks
 		}
 		r.recheckReplica()
@@ -394,5 +396,6 @@ func (r *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
 // runsEnded reports whether now has the ID of a run that did not serve when g was begun. It
 // returns false if the IDs of that time are not known.
 func (g *generation) runsEnded(now []string) bool {
-	return len(g.ServerRuns) > 0 && slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(g.ServerRuns, id) })
+	return len(g.ServerRuns) > 0 &&
+		slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(g.ServerRuns, id) })
 }

@@ -21,7 +21,8 @@ func TestNothingIsRefusedUntilCompared(t *testing.T) {
 	_, err = f.Rebuild(t.Context(), Keys("a"), none)
 	must(t, err)
 	mightContain(t, f, "absent")
-	testenv.Eventually(t, "the first look", func() bool { return f.watch.lastWatermark().number > 0 && !f.watch.suspect() })
+	testenv.Eventually(t, "the first look",
+		func() bool { return f.watch.lastWatermark().number > 0 && !f.watch.suspect() })
 	if mightContain(t, f, "absent") || !mightContain(t, f, "a") {
 		t.Fatal("the filter gives wrong results")
 	}
@@ -80,7 +81,8 @@ func TestMarks(t *testing.T) {
 	}
 	w := newWatch(time.Hour)
 	w.last = watermark{1, 101}
-	if got := w.compare(watermark{50, 100}, watermark{number: 2}, false); got != outcomeSame || w.last != (watermark{1, 101}) {
+	if got := w.compare(watermark{50, 100}, watermark{number: 2}, false); got != outcomeSame ||
+		w.last != (watermark{1, 101}) {
 		t.Errorf("a reply to a request from before the epoch: %v, %+v", got, w.last)
 	}
 }

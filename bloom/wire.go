@@ -21,12 +21,13 @@ import (
 // it. Some names in the JSON are those of the first format: stamp for the revision, hiding for a
 // false negative.
 type descriptor struct {
-	Format        int            `json:"format"`
-	Revision      string         `json:"stamp"`              // unique to this change
-	Active        *generation    `json:"active,omitempty"`   // serves lookups; nil if none does
-	Building      *generation    `json:"building,omitempty"` // filled by a rebuild; additions go to it once it is ready
-	Old           []generation   `json:"old,omitempty"`      // to be removed
-	FalseNegative *falseNegative `json:"hiding,omitempty"`   // why the last generation was dropped that had refused the key of an existing row
+	Format   int          `json:"format"`
+	Revision string       `json:"stamp"`              // unique to this change
+	Active   *generation  `json:"active,omitempty"`   // serves lookups; nil if none does
+	Building *generation  `json:"building,omitempty"` // filled by a rebuild; additions go to it once it is ready
+	Old      []generation `json:"old,omitempty"`      // to be removed
+	// why the last generation was dropped that had refused the key of an existing row
+	FalseNegative *falseNegative `json:"hiding,omitempty"`
 }
 
 // generation describes the bits of a filter from one rebuild to the next. Its ID is never reused.
@@ -71,7 +72,8 @@ var (
 
 // newGeneration returns a generation with a new ID.
 func newGeneration(s shape, capacity uint64, rate float64) *generation {
-	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond)}
+	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate,
+		Begun: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
 func (g *generation) shape() shape { return shape{segments: g.Segments, bits: g.Bits, k: g.K} }
@@ -145,7 +147,8 @@ func (d *descriptor) activeID() string {
 // table. Old generations need no keys, because a lookup checks that the generation it queries is
 // active.
 func (d *descriptor) writeTargets() []*generation {
-	return slices.DeleteFunc(d.generations(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
+	return slices.DeleteFunc(d.generations(),
+		func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
 }
 
 // retire adds g to the old generations, unless it is nil. Only the segments of an old generation

@@ -66,7 +66,9 @@ func (r *rows) load(context.Context, int) (string, error) {
 }
 
 // loader creates a loader of r in a process. Its TTLs are long, so that nothing expires by itself.
-func (r *rows) loader(t *testing.T, p *cacheasidetest.Process, change ...func(*cacheaside.LoaderOptions)) *cacheaside.Loader[int, string] {
+func (r *rows) loader(
+	t *testing.T, p *cacheasidetest.Process, change ...func(*cacheaside.LoaderOptions),
+) *cacheaside.Loader[int, string] {
 	t.Helper()
 	o := cacheaside.LoaderOptions{TTL: time.Hour, StaleFor: time.Hour, MemoryTTL: time.Hour, Jitter: -1}
 	for _, f := range change {
@@ -222,7 +224,8 @@ func TestForget(t *testing.T) {
 		c.Forget(t)
 		gives(t, p, "a")
 		gives(t, q, "a")
-		if s := p.Stats(); s.MemoryHits != before.MemoryHits || s.RedisHits != before.RedisHits+1 || s.RedisErrors != 0 {
+		if s := p.Stats(); s.MemoryHits != before.MemoryHits || s.RedisHits != before.RedisHits+1 ||
+			s.RedisErrors != 0 {
 			t.Errorf("%+v", s)
 		}
 		if s := q.Stats(); s.MemoryHits != beside.MemoryHits+1 {
@@ -369,7 +372,8 @@ func TestFaultsOfRedis(t *testing.T) {
 				} else if err := p.Invalidate(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
 					t.Error(err)
 				}
-				third := d.loader(t, c.Process(t), func(o *cacheaside.LoaderOptions) { o.RedisDown = cacheaside.FailWhenDown })
+				third := d.loader(t, c.Process(t),
+					func(o *cacheaside.LoaderOptions) { o.RedisDown = cacheaside.FailWhenDown })
 				// The fault applies to it from the start.
 				if _, err := third.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
 					t.Error(err)
@@ -392,7 +396,8 @@ func TestFaultsOfRedis(t *testing.T) {
 
 // A fault of one process does not affect another.
 func TestFaultsOfAProcess(t *testing.T) {
-	for name, fault := range map[string]func(*cacheasidetest.Process){"cut": (*cacheasidetest.Process).Cut, "hangs": (*cacheasidetest.Process).Hang} {
+	for name, fault := range map[string]func(
+		*cacheasidetest.Process){"cut": (*cacheasidetest.Process).Cut, "hangs": (*cacheasidetest.Process).Hang} {
 		t.Run(name, func(t *testing.T) {
 			inAndOut(t, func(t *testing.T) {
 				staleness := 200 * time.Millisecond
@@ -459,7 +464,8 @@ func TestLongPipeline(t *testing.T) {
 		rdb := cacheasidetest.New(t, calm()).Redis.Client(t).WithTimeout(time.Minute)
 		pipe := rdb.Pipeline()
 		for i := range 5_000 {
-			pipe.Set(t.Context(), fmt.Sprint("key", i%100), "a value of some length, so that it fills what lies between", 0)
+			pipe.Set(t.Context(), fmt.Sprint("key", i%100),
+				"a value of some length, so that it fills what lies between", 0)
 		}
 		if _, err := pipe.Exec(t.Context()); err != nil {
 			t.Error(err)

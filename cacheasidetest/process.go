@@ -95,7 +95,8 @@ func (r *Redis) remove(p *Process) {
 func (p *Process) AwaitInvalidations(t testing.TB) {
 	t.Helper()
 	p.reachable(t, "AwaitInvalidations")
-	await(t, "AwaitInvalidations: this process has not subscribed: it has read nothing, or only with loaders without a memory tier", p.hears)
+	await(t, "AwaitInvalidations: this process has not subscribed: it has read nothing, or only with loaders without "+
+		"a memory tier", p.hears)
 }
 
 func (p *Process) hears() bool {

@@ -85,7 +85,8 @@ func (p *Process) settle(t testing.TB) {
 	if !before.Subscribed || p.network.fault() != "" {
 		return // without a subscription memory serves nothing, and is cleared before it does again
 	}
-	p.Redis.server.Publish(p.options.Prefix+"::invalidations", invalidation.NoMessage) // arrives after all previous announcements
+	// arrives after all previous announcements
+	p.Redis.server.Publish(p.options.Prefix+"::invalidations", invalidation.NoMessage)
 	await(t, "Settle: a process has not received the message", func() bool {
 		s := p.Cache.Stats().Bus
 		return s.Malformed > before.Malformed || s.Subscribes > before.Subscribes || s.Disconnects > before.Disconnects

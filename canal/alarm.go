@@ -111,7 +111,8 @@ func (a *alarm) backoff(ctx context.Context, kind AlertKind, err error) error {
 	}
 	times := a.failed(kind, err)
 	if kind == AlertGap && times == 1 { // OnGap may take long, so the first failure is logged
-		a.options.Logger.Warn("canal: Options.OnGap failed and will be called again; all changes wait for it", "error", err)
+		a.options.Logger.Warn("canal: Options.OnGap failed and will be called again; all changes wait for it",
+			"error", err)
 	}
 	_ = retry.Sleep(ctx, retry.Delay(times, firstPause, longPause))
 	return ctx.Err()

@@ -22,12 +22,14 @@ func BenchmarkConsumer(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer c.Close()
-			l, err := cacheaside.NewLoader(c, "bench", func(context.Context, int64) (string, error) { return "", nil }, nil)
+			l, err := cacheaside.NewLoader(c, "bench",
+				func(context.Context, int64) (string, error) { return "", nil }, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
 			source := &backlog{changes: int64(b.N), distinct: distinct, done: make(chan struct{})}
-			consumer, err := NewConsumer(c, source, &inMemory{at: "0"}, []Binding{Bind(l, "shop", "users", IntColumn[int64]("id"))}, nil)
+			consumer, err := NewConsumer(c, source, &inMemory{at: "0"},
+				[]Binding{Bind(l, "shop", "users", IntColumn[int64]("id"))}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -204,7 +204,8 @@ type Filter interface {
 // that is not in the Redis of the caches should have its own Consumer, with another Options.Name
 // and another checkpoint.
 func BindFilter(name string, f Filter, schema, table string, key Mapping[string]) Binding {
-	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: f, whole: func(*work) {}}
+	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns),
+		name: "filter " + name, filter: f, whole: func(*work) {}}
 	if f == nil {
 		b.err = errors.New("the filter is nil")
 		return b

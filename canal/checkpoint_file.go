@@ -51,7 +51,8 @@ func decodeFile(b []byte) (p event.Position, token int64, err error) {
 	if err != nil {
 		return "", 0, errors.New("the token is not a number")
 	}
-	if len(parts[3]) > event.MaxPosition || string(parts[2]) != fmt.Sprintf("%08x", crc32.Checksum(parts[3], crcTable)) {
+	if len(parts[3]) > event.MaxPosition ||
+		string(parts[2]) != fmt.Sprintf("%08x", crc32.Checksum(parts[3], crcTable)) {
 		return "", 0, errors.New("damaged")
 	}
 	return event.Position(parts[3]), token, nil
@@ -70,7 +71,8 @@ func (f *FileCheckpoint) Load(context.Context) (event.Position, error) {
 func (f *FileCheckpoint) read() (p event.Position, token int64, err error) {
 	file, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(filepath.Dir(f.path)); err != nil { // for example, the disk is not mounted: its content is unknown
+		if _, err := os.Stat(filepath.Dir(f.path)); err != nil {
+			// for example, the disk is not mounted: its content is unknown
 			return "", 0, errtext.Errorf("canal: the directory of the checkpoint: %w", err)
 		}
 		return "", 0, nil

@@ -58,8 +58,10 @@ func TestSearchPath(t *testing.T) {
 		}
 	}
 	var tables []string
-	must(sqlx.NewDb(admin, "pgx").Select(&tables, "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname IN ('tenant', 'public') ORDER BY 1"))
-	if got := fmt.Sprint(tables); got != "[public.Parked public.ParkedPositions public.cacheaside_checkpoint public.cacheaside_parked tenant.Parked tenant.ParkedPositions]" {
+	must(sqlx.NewDb(admin, "pgx").Select(&tables,
+		"SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname IN ('tenant', 'public') ORDER BY 1"))
+	if got := fmt.Sprint(tables); got != "[public.Parked public.ParkedPositions public.cacheaside_checkpoint "+
+		"public.cacheaside_parked tenant.Parked tenant.ParkedPositions]" {
 		t.Errorf("the tables are %s", got)
 	}
 }

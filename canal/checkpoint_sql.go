@@ -61,9 +61,11 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 	case storage.CheckDriver(db) != nil:
 		return nil, fmt.Errorf("canal: NewSQLCheckpoint: %w", storage.CheckDriver(db))
 	case !checkpointName.MatchString(c.name):
-		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Name %q: 1 to 64 lower-case letters, digits, '_', '.' and '-'", c.name)
+		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Name %q: 1 to 64 lower-case letters, digits, '_', '.' "+
+			"and '-'", c.name)
 	case !storage.TableName.MatchString(c.table.Name):
-		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", c.table.Name)
+		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Table %q: an identifier of at most 63 letters, digits "+
+			"and '_', or schema.table", c.table.Name)
 	}
 	return c, nil
 }
@@ -74,7 +76,9 @@ func (s *SQLCheckpoint) Schema() string {
 	if sqlx.BindType(s.table.DB.DriverName()) == sqlx.DOLLAR { // PostgreSQL, whose TEXT has no limit
 		text = "TEXT"
 	}
-	return "CREATE TABLE IF NOT EXISTS " + s.table.SQL() + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place " + text + " NOT NULL, saved BIGINT NOT NULL)"
+	return "CREATE TABLE IF NOT EXISTS " + s.table.SQL() +
+		" (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place " + text +
+		" NOT NULL, saved BIGINT NOT NULL)"
 }
 
 // CreateTable executes Schema. It is meant for tests and first steps.
@@ -102,7 +106,8 @@ func (s *SQLCheckpoint) Read(ctx context.Context) (saved Saved, found bool, err 
 		saved, err = s.row(ctx, tx)
 		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) || err == nil && saved.Position == "" && saved.Time.UnixMicro() == 0 { // the first save is in progress
+	if errors.Is(err, sql.ErrNoRows) || err == nil && saved.Position == "" && saved.Time.UnixMicro() == 0 {
+		// the first save is in progress
 		return Saved{}, false, nil
 	}
 	return saved, err == nil, s.wrap(err)
@@ -110,7 +115,8 @@ func (s *SQLCheckpoint) Read(ctx context.Context) (saved Saved, found bool, err 
 
 func (s *SQLCheckpoint) row(ctx context.Context, tx *sqlx.Tx) (saved Saved, err error) {
 	var micros int64
-	err = tx.QueryRowxContext(ctx, s.table.Text("SELECT place, token, saved FROM TABLE WHERE name = ? LIMIT 1"), s.name).Scan(&saved.Position, &saved.Token, &micros)
+	err = tx.QueryRowxContext(ctx, s.table.Text("SELECT place, token, saved FROM TABLE WHERE name = ? LIMIT 1"),
+		s.name).Scan(&saved.Position, &saved.Token, &micros)
 	if err != nil {
 		return Saved{}, err
 	}
@@ -125,7 +131,8 @@ func (s *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64)
 	}
 	err := s.update(ctx, p, token)
 	if errors.Is(err, sql.ErrNoRows) {
-		_, insertErr := s.table.Exec(ctx, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, 0, '', 0)", s.name) // fails if another process has just inserted the row
+		// fails if another process has just inserted the row
+		_, insertErr := s.table.Exec(ctx, "INSERT INTO TABLE (name, token, place, saved) VALUES (?, 0, '', 0)", s.name)
 		if err = s.update(ctx, p, token); errors.Is(err, sql.ErrNoRows) {
 			err = cmp.Or(insertErr, err)
 		}
@@ -136,7 +143,9 @@ func (s *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64)
 // update saves a position in the existing row.
 func (s *SQLCheckpoint) update(ctx context.Context, p event.Position, token int64) error {
 	return s.table.Tx(ctx, func(tx *sqlx.Tx) error {
-		result, err := tx.ExecContext(ctx, s.table.Text("UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?"), token, p, time.Now().UnixMicro(), s.name, token)
+		result, err := tx.ExecContext(ctx,
+			s.table.Text("UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?"), token, p,
+			time.Now().UnixMicro(), s.name, token)
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,8 @@ func TestSQLCheckpointOfMany(t *testing.T) {
 		for token := range int64(8) {
 			all.Go(func() {
 				for range 10 {
-					if err := c.Save(context.Background(), event.Position(strings.Repeat("x", int(token))), token); err != nil && !errors.Is(err, ErrSuperseded) {
+					if err := c.Save(context.Background(), event.Position(strings.Repeat("x", int(token))),
+						token); err != nil && !errors.Is(err, ErrSuperseded) {
 						t.Error(err)
 					}
 				}
@@ -74,10 +75,11 @@ func TestSQLCheckpointOfMany(t *testing.T) {
 func TestNewSQLCheckpointChecks(t *testing.T) {
 	db := sqlx.NewDb(sqlite.Open(t), "sqlite")
 	for want, o := range map[string]SQLCheckpointOptions{
-		`canal: SQLCheckpointOptions.Name "A b": 1 to 64 lower-case letters, digits, '_', '.' and '-'`:                             {Name: "A b"},
-		`canal: SQLCheckpointOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table`:        {Table: "a; DROP"},
-		`canal: SQLCheckpointOptions.Table "a.b.c": an identifier of at most 63 letters, digits and '_', or schema.table`:          {Table: "a.b.c"},
-		`canal: SQLCheckpointOptions.Name "` + strings.Repeat("x", 65) + `": 1 to 64 lower-case letters, digits, '_', '.' and '-'`: {Name: strings.Repeat("x", 65)},
+		`canal: SQLCheckpointOptions.Name "A b": 1 to 64 lower-case letters, digits, '_', '.' and '-'`:                      {Name: "A b"},
+		`canal: SQLCheckpointOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table`: {Table: "a; DROP"},
+		`canal: SQLCheckpointOptions.Table "a.b.c": an identifier of at most 63 letters, digits and '_', or schema.table`:   {Table: "a.b.c"},
+		`canal: SQLCheckpointOptions.Name "` + strings.Repeat("x", 65) +
+			`": 1 to 64 lower-case letters, digits, '_', '.' and '-'`: {Name: strings.Repeat("x", 65)},
 	} {
 		if _, err := NewSQLCheckpoint(db, &o); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
@@ -104,7 +106,8 @@ func TestSQLCheckpointLook(t *testing.T) {
 		if s, found, err := c.Read(t.Context()); found || s != (Saved{}) || err != nil {
 			t.Errorf("of nothing: %+v, %v, %v", s, found, err)
 		}
-		if _, err := c.table.Exec(t.Context(), "INSERT INTO TABLE (name, token, place, saved) VALUES (?, 0, '', 0)", c.name); err != nil {
+		if _, err := c.table.Exec(t.Context(), "INSERT INTO TABLE (name, token, place, saved) VALUES (?, 0, '', 0)",
+			c.name); err != nil {
 			t.Fatal(err)
 		}
 		if s, found, err := c.Read(t.Context()); found || s != (Saved{}) || err != nil {
@@ -115,7 +118,8 @@ func TestSQLCheckpointLook(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, found, err := c.Read(t.Context())
-		if !found || err != nil || s.Position != "here" || s.Token != 7 || s.Time.Before(before.Truncate(time.Microsecond)) || s.Time.After(time.Now()) {
+		if !found || err != nil || s.Position != "here" || s.Token != 7 ||
+			s.Time.Before(before.Truncate(time.Microsecond)) || s.Time.After(time.Now()) {
 			t.Errorf("%+v, %v, %v", s, found, err)
 		}
 	})
@@ -131,7 +135,8 @@ func TestSchemaOfDialects(t *testing.T) {
 		t.Cleanup(func() { db.Close() })
 		return db
 	}
-	mysql, postgres := unconnected("mysql", "user@tcp(127.0.0.1:1)/shop"), unconnected("pgx", "postgres://127.0.0.1:1/shop")
+	mysql, postgres := unconnected("mysql", "user@tcp(127.0.0.1:1)/shop"), unconnected("pgx",
+		"postgres://127.0.0.1:1/shop")
 	for driver, c := range map[string]struct {
 		db   *sql.DB
 		want string

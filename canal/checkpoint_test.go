@@ -62,7 +62,8 @@ func TestFileCheckpointDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "here")
 	c := NewFileCheckpoint(path)
 	whole := encodeFile("position", 5)
-	bad := []string{"", "x", fileHead, fileHead + "\nx\n00000000\n", fileHead + "\n1\n00000001\n", string(whole) + "x", strings.Repeat("x", fileLimit+1)}
+	bad := []string{"", "x", fileHead, fileHead + "\nx\n00000000\n", fileHead + "\n1\n00000001\n", string(whole) + "x",
+		strings.Repeat("x", fileLimit+1)}
 	for n := range whole {
 		bad = append(bad, string(whole[:n]))
 		flipped := []byte(string(whole))

@@ -31,8 +31,10 @@ type Consumer struct {
 	outbox     *outbox          // nil without BindOutbox
 	presence   *presence
 	gap        bool // the position was lost, and the missed changes are not repaired; guarded by run
-	worked     bool // the Source has delivered a batch, to this Consumer or to another one with the Checkpoint; guarded by run
-	delayed    bool // the Source could not be read because of a setting, so all keys may be stale; guarded by run
+	// the Source has delivered a batch, to this Consumer or to another one with the Checkpoint;
+	// guarded by run
+	worked  bool
+	delayed bool // the Source could not be read because of a setting, so all keys may be stale; guarded by run
 
 	run sync.Mutex
 	*alarm
@@ -43,7 +45,9 @@ type Consumer struct {
 // concurrent use. A nil checkpoint is for Sources without positions, such as brokers, which keep
 // their own. With any other Source and a nil checkpoint, the Consumer starts as after a gap
 // whenever it becomes active. NewConsumer does no I/O; Run does.
-func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options) (*Consumer, error) {
+func NewConsumer(
+	cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options,
+) (*Consumer, error) {
 	if cache == nil || source == nil {
 		return nil, errors.New("canal: the cache, or the source, is nil")
 	}
@@ -51,7 +55,8 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	if err := cmp.Or(o.check(), checkBindings(bindings, o)); err != nil {
 		return nil, errtext.Errorf("canal: %w", err)
 	}
-	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}}
+	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, options: o, of: map[event.Table][]*Binding{},
+		need: map[event.Table][]string{}}
 	c.alarm = newAlarm(&c.options, writeside.Of(cache).Closed)
 	for _, b := range bindings {
 		if b.outbox == nil {
@@ -132,7 +137,8 @@ func (c *Consumer) Health(within time.Duration) error {
 	case !running:
 		return errors.New("canal: the Consumer does not run")
 	case s.Busy > within:
-		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.WaitingFor, s.Busy.Round(time.Millisecond))
+		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.WaitingFor,
+			s.Busy.Round(time.Millisecond))
 	case what != "":
 		return errtext.Errorf("canal: %s: %w", what, failure.Err)
 	case !s.Active:

@@ -76,7 +76,10 @@ func (i *inMemory) all() []event.Position {
 
 // A change without the row that its kind has is not skipped in silence.
 func TestChangesWithoutRows(t *testing.T) {
-	for _, c := range []event.Change{insert(event.Row{}), remove(event.Row{}), update(event.Row{}, row(9, nil)), update(row(9, nil), event.Row{}), update(event.Row{}, event.Row{}), {Schema: "shop", Table: "users", Kind: event.Read}, {Schema: "shop", Table: "users", After: row(9, nil)}, {Schema: "shop", Table: "users", Kind: 77, After: row(9, nil)}} {
+	for _, c := range []event.Change{insert(event.Row{}), remove(event.Row{}), update(event.Row{}, row(9, nil)),
+		update(row(9, nil), event.Row{}), update(event.Row{}, event.Row{}), {Schema: "shop", Table: "users",
+			Kind: event.Read}, {Schema: "shop", Table: "users", After: row(9, nil)}, {Schema: "shop", Table: "users",
+			Kind: 77, After: row(9, nil)}} {
 		in(t, func(x *world) {
 			x.start()
 			x.set(int64(1), "old")
@@ -98,7 +101,8 @@ func TestMalformedInvalidates(t *testing.T) {
 		x.set(int64(1), "old")
 		reads(x, x.users, 1, "old")
 		x.set(int64(1), "new")
-		x.source.in <- event.Batch{Position: "1", Malformed: &event.Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
+		x.source.in <- event.Batch{Position: "1",
+			Malformed: &event.Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
 		synctest.Wait()
 		reads(x, x.users, 1, "new")
 		reads(x, x.other, 1, "new")
@@ -113,7 +117,8 @@ func (full) Park(context.Context, parking.Parked) error { return errors.New("dis
 // When Parking fails, the caches of the change to be parked are still invalidated.
 func TestParkingOut(t *testing.T) {
 	in(t, func(x *world) {
-		x.bindings = append(x.bindings[:1], BindFilter("emails", &knows{}, "shop", "users", TextColumn[string]("email")))
+		x.bindings = append(x.bindings[:1],
+			BindFilter("emails", &knows{}, "shop", "users", TextColumn[string]("email")))
 		x.options.OnGap = func(context.Context) error { return nil }
 		x.options.Parking = full{}
 		x.start()
@@ -198,7 +203,8 @@ func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
 		x.source.in <- func() { <-gate }
 		x.start()
 		for n := range 15 {
-			x.source.in <- event.Batch{Position: event.Position(fmt.Sprint(n + 1)), Changes: []event.Change{insert(row(n, nil))}}
+			x.source.in <- event.Batch{Position: event.Position(fmt.Sprint(n + 1)),
+				Changes: []event.Change{insert(row(n, nil))}}
 		}
 		close(gate)
 		time.Sleep(4 * time.Second)
@@ -220,7 +226,8 @@ func TestPanics(t *testing.T) {
 		x.options.Logger = log.Logger()
 		x.options.OnAlert = func(Alert) { panic("of OnAlert") }
 		x.startWith(panics{x.checkpoint})
-		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil))}, Ack: func() { panic("private") }}
+		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil))},
+			Ack: func() { panic("private") }}
 		time.Sleep(time.Minute)
 		x.tell("2", insert(row(2, nil)))
 		if s := x.Stats(); s.Position != "2" || s.Failures < 2 || x.source.runs() != 2 {
@@ -242,7 +249,8 @@ func TestPanics(t *testing.T) {
 func TestLoggerPanics(t *testing.T) {
 	in(t, func(x *world) {
 		goOn := make(chan bool)
-		x.bindings = append(x.bindings, Handle("search", "shop", "users", func(context.Context, event.Change) error { <-goOn; return nil }))
+		x.bindings = append(x.bindings,
+			Handle("search", "shop", "users", func(context.Context, event.Change) error { <-goOn; return nil }))
 		x.options.OnGap = func(context.Context) error { return nil }
 		x.options.Logger = testenv.PanickingLogger("private")
 		x.start()
@@ -389,7 +397,8 @@ func TestLockLost(t *testing.T) {
 		x.check(err)
 		close(held)
 		synctest.Wait()
-		if s := x.Stats(); s.Active || !errors.Is(s.LastError, lock.ErrLost) || !slices.Equal(handled, []string{"1", "2"}) {
+		if s := x.Stats(); s.Active || !errors.Is(s.LastError, lock.ErrLost) ||
+			!slices.Equal(handled, []string{"1", "2"}) {
 			t.Errorf("%+v, handled %q", s, handled)
 		}
 		if err := x.Health(time.Second); err != nil {
@@ -399,7 +408,8 @@ func TestLockLost(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		x.tell("4", insert(row(4, nil)))
 		time.Sleep(2 * time.Second)
-		if need := x.source.needs[x.source.runs()-1]; need.From != "1" || x.checkpoint.last() != "4" || !x.Stats().Active {
+		if need := x.source.needs[x.source.runs()-1]; need.From != "1" || x.checkpoint.last() != "4" ||
+			!x.Stats().Active {
 			t.Errorf("from %q, saved %q", need.From, x.checkpoint.last())
 		}
 		x.end()
@@ -490,7 +500,8 @@ func TestLargeRows(t *testing.T) {
 			for full := false; !full; {
 				synctest.Wait() // until it takes the next, or none
 				select {
-				case batches <- event.Batch{Changes: []event.Change{insert(row(1, strings.Repeat("x", 1<<20)))}, Bytes: told}:
+				case batches <- event.Batch{Changes: []event.Change{insert(row(1, strings.Repeat("x", 1<<20)))},
+					Bytes: told}:
 					taken++
 				default:
 					full = true

@@ -101,13 +101,15 @@ func TestUnreadKeys(t *testing.T) {
 // called if it is unknown. Its text would be "", and the real key would stay stale.
 func TestKeysOfUnknownColumns(t *testing.T) {
 	in(t, func(x *world) {
-		x.bindings = []Binding{Bind(x.byEmail, "shop", "users", Mapping[string]{Columns: []string{"EMAIL"}, Key: func(r event.Row) (string, bool, error) {
-			return r.Get("email").Text(), true, nil
-		}})}
+		x.bindings = []Binding{Bind(x.byEmail, "shop", "users",
+			Mapping[string]{Columns: []string{"EMAIL"}, Key: func(r event.Row) (string, bool, error) {
+				return r.Get("email").Text(), true, nil
+			}})}
 		x.start()
 		for n, c := range []event.Change{
 			update(row(1, errOmitted), row(errOmitted, "c@d")), // MINIMAL, with the primary key in the row before
-			update(row(1, errUnknown), row(1, "c@d")), remove(row(1, errOmitted)), insert(row(1, errUnknown)), remove(event.Row{}),
+			update(row(1, errUnknown), row(1, "c@d")), remove(row(1, errOmitted)), insert(row(1, errUnknown)),
+			remove(event.Row{}),
 		} {
 			x.set("a@b", "old")
 			reads(x, x.byEmail, "a@b", "old")
@@ -120,7 +122,8 @@ func TestKeysOfUnknownColumns(t *testing.T) {
 			x.tell("2", event.Change{Schema: "shop", Table: "users", Kind: event.Truncate})
 		}
 	})
-	known := Mapping[string]{Columns: []string{"email"}, Key: func(event.Row) (string, bool, error) { return "", true, nil }}
+	known := Mapping[string]{Columns: []string{"email"},
+		Key: func(event.Row) (string, bool, error) { return "", true, nil }}
 	if _, ok, err := known.keyOf(row(1, errUnknown)); ok || !errors.Is(err, event.ErrUnknownColumn) {
 		t.Error(ok, err)
 	}
@@ -193,7 +196,8 @@ func TestRedisOut(t *testing.T) {
 		x.tell("1", update(row(1, nil), row(1, nil)))
 		x.tell("2", insert(row(2, nil)))
 		time.Sleep(5 * time.Minute)
-		if s := x.Stats(); s.Position != "0" || x.checkpoint.last() != "0" || len(x.source.acked) > 0 || s.Failures < 50 || s.LastError == nil {
+		if s := x.Stats(); s.Position != "0" || x.checkpoint.last() != "0" || len(x.source.acked) > 0 ||
+			s.Failures < 50 || s.LastError == nil {
 			t.Errorf("%+v, saved %q, acknowledged %q", s, x.checkpoint.last(), x.source.acked)
 		}
 		if got := x.alerted(); !slices.Equal(got, []string{"redis "}) {
@@ -206,7 +210,8 @@ func TestRedisOut(t *testing.T) {
 		time.Sleep(longPause + 2*time.Second)
 		reads(x, x.users, 1, "new")
 		synctest.Wait()
-		if s := x.Stats(); s.Position != "2" || x.checkpoint.last() != "2" || !slices.Equal(x.source.acked, []event.Position{"1", "2"}) {
+		if s := x.Stats(); s.Position != "2" || x.checkpoint.last() != "2" ||
+			!slices.Equal(x.source.acked, []event.Position{"1", "2"}) {
 			t.Errorf("%+v, saved %q, acknowledged %q", s, x.checkpoint.last(), x.source.acked)
 		}
 		if err := x.Health(time.Hour); err != nil {
@@ -272,7 +277,8 @@ func TestSourceFails(t *testing.T) {
 				t.Errorf("run %d is from %q: %v", i, need.From, need.Tables)
 			}
 		}
-		if got := x.source.needs[0].Tables[event.Table{Schema: "shop", Name: "users"}]; !slices.Equal(got, []string{"id", "email"}) {
+		if got := x.source.needs[0].Tables[event.Table{Schema: "shop", Name: "users"}]; !slices.Equal(got,
+			[]string{"id", "email"}) {
 			t.Errorf("columns %q", got)
 		}
 		x.source.in <- error(nil)
@@ -347,7 +353,8 @@ func TestReplacedTables(t *testing.T) {
 			}
 			x.tell("1", insert(row(1, nil)))
 		}
-		if s, alerts := x.Stats(), x.alerted(); s.Misunderstood != 1 || len(alerts) != 1 || alerts[0] != "not understood " {
+		if s, alerts := x.Stats(), x.alerted(); s.Misunderstood != 1 || len(alerts) != 1 ||
+			alerts[0] != "not understood " {
 			t.Errorf("%+v, alerts %q", s, alerts)
 		}
 	})
@@ -394,7 +401,8 @@ func TestGap(t *testing.T) {
 					t.Errorf("%d calls of OnGap, saved %q", gaps, x.checkpoint.last())
 				}
 				s := x.Stats()
-				if alerts := x.alerted(); (s.PositionsLost == 1) == first || slices.Contains(alerts, "position lost ") == first {
+				if alerts := x.alerted(); (s.PositionsLost == 1) == first ||
+					slices.Contains(alerts, "position lost ") == first {
 					t.Errorf("%+v, alerts %q", s, alerts)
 				}
 			})
@@ -424,23 +432,24 @@ func TestHandlers(t *testing.T) {
 	in(t, func(x *world) {
 		x.set(int64(1), "old")
 		var got []string
-		x.bindings = append(x.bindings, Handle("search", "shop", "users", func(ctx context.Context, c event.Change) error {
-			id := c.After.Get("Id").Text()
-			got = append(got, id)
-			switch id {
-			case "1":
-				if v, err := x.users.Get(ctx, 1); v != "new" {
-					t.Errorf("%q, %v: not invalidated", v, err)
+		x.bindings = append(x.bindings,
+			Handle("search", "shop", "users", func(ctx context.Context, c event.Change) error {
+				id := c.After.Get("Id").Text()
+				got = append(got, id)
+				switch id {
+				case "1":
+					if v, err := x.users.Get(ctx, 1); v != "new" {
+						t.Errorf("%q, %v: not invalidated", v, err)
+					}
+				case "2":
+					return errors.New("never")
+				case "3":
+					if len(got) < 9 {
+						panic("private")
+					}
 				}
-			case "2":
-				return errors.New("never")
-			case "3":
-				if len(got) < 9 {
-					panic("private")
-				}
-			}
-			return nil
-		}))
+				return nil
+			}))
 		x.start()
 		reads(x, x.users, 1, "old")
 		x.set(int64(1), "new")
@@ -451,7 +460,8 @@ func TestHandlers(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 		parked := x.parking.all()
-		if len(parked) != 1 || parked[0].Binding != "handler search" || parked[0].Change.After.Get("id").Text() != "2" || parked[0].Reason != "never" || parked[0].Time.IsZero() {
+		if len(parked) != 1 || parked[0].Binding != "handler search" ||
+			parked[0].Change.After.Get("id").Text() != "2" || parked[0].Reason != "never" || parked[0].Time.IsZero() {
 			t.Errorf("%+v", parked)
 		}
 		if s := x.Stats(); s.Handled != 3 || s.HandlerErrors != 7 || s.Parked != 1 || s.Position != "1" {
@@ -467,7 +477,8 @@ func TestHandlers(t *testing.T) {
 func TestMalformed(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
-		x.source.in <- event.Batch{Position: "1", Malformed: &event.Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
+		x.source.in <- event.Batch{Position: "1",
+			Malformed: &event.Malformed{Message: []byte("{"), Err: errors.New("no JSON")}}
 		synctest.Wait()
 		if p := x.parking.all(); len(p) != 1 || string(p[0].Message) != "{" || p[0].Reason != "no JSON" {
 			t.Errorf("%+v", p)
@@ -545,7 +556,8 @@ func TestNewConsumerChecks(t *testing.T) {
 			"save every":  {[]Binding{ok}, &Options{SaveEvery: -1}, "canal: Options.SaveEvery -1ns: cannot be negative"},
 			"alert after": {[]Binding{ok}, &Options{AlertAfter: -1}, "canal: Options.AlertAfter -1ns: cannot be negative"},
 		} {
-			if _, err := NewConsumer(x.cache, x.source, x.checkpoint, c.bindings, c.options); err == nil || err.Error() != c.want {
+			if _, err := NewConsumer(x.cache, x.source, x.checkpoint, c.bindings, c.options); err == nil ||
+				err.Error() != c.want {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -652,7 +664,8 @@ func TestFilterOfALoader(t *testing.T) {
 			}
 			x.set(int64(1), "newer")
 		}
-		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil)), update(row(2, "a"), row(2, "b")), update(row(3, nil), row(4, nil)), remove(row(5, nil))}}
+		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil)),
+			update(row(2, "a"), row(2, "b")), update(row(3, nil), row(4, nil)), remove(row(5, nil))}}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		slices.Sort(filter.keys)
@@ -675,7 +688,8 @@ func TestBindFilter(t *testing.T) {
 		x.options.OnGap = func(context.Context) error { return nil }
 		x.start()
 		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{
-			insert(row(1, "a")), update(row(1, "a"), row(1, "b")), update(row(1, "b"), row(2, "b")), remove(row(2, "b")), insert(row(3, nil)), insert(row(4, errUnknown)),
+			insert(row(1, "a")), update(row(1, "a"), row(1, "b")), update(row(1, "b"), row(2, "b")),
+			remove(row(2, "b")), insert(row(3, nil)), insert(row(4, errUnknown)),
 			{Schema: "shop", Table: "users", Kind: event.Truncate},
 		}}
 		time.Sleep(time.Minute)
@@ -684,7 +698,8 @@ func TestBindFilter(t *testing.T) {
 		if want := []string{"a", "b"}; !slices.Equal(filter.keys, want) || filter.deleted != 2 {
 			t.Errorf("added %q, want %q; %d deletes", filter.keys, want, filter.deleted)
 		}
-		if p := x.parking.all(); len(p) != 1 || p[0].Binding != "filter emails" || p[0].Change.After.Get("id").Text() != "4" {
+		if p := x.parking.all(); len(p) != 1 || p[0].Binding != "filter emails" ||
+			p[0].Change.After.Get("id").Text() != "4" {
 			t.Errorf("%v", p)
 		}
 		if s := x.Stats(); s.Misunderstood != 1 || s.Parked != 1 || s.Position != "1" {

@@ -69,10 +69,12 @@ func ExampleNewConsumer() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
+	// nil does; this bears with busy machines
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	name := "Ada" // of a table
-	names, err := cacheaside.NewLoader(cache, "name", func(context.Context, int64) (string, error) { return name, nil }, nil)
+	names, err := cacheaside.NewLoader(cache, "name",
+		func(context.Context, int64) (string, error) { return name, nil }, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -80,17 +82,19 @@ func ExampleNewConsumer() {
 	fmt.Println(names.Get(ctx, 42))
 
 	name = "Grace"
-	source := recorded{{Schema: "shop", Table: "users", Kind: event.Update, Before: row("42", "Ada"), After: row("42", "Grace")}}
+	source := recorded{{Schema: "shop", Table: "users", Kind: event.Update, Before: row("42", "Ada"),
+		After: row("42", "Grace")}}
 	folder, err := os.MkdirTemp("", "canal")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(folder)
-	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
-		canal.Bind(names, "shop", "users", canal.IntColumn[int64]("id")),
-	}, &canal.Options{
-		OnAlert: func(a canal.Alert) { log.Print("page somebody: ", a.Kind, a.Err) },
-	})
+	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")),
+		[]canal.Binding{
+			canal.Bind(names, "shop", "users", canal.IntColumn[int64]("id")),
+		}, &canal.Options{
+			OnAlert: func(a canal.Alert) { log.Print("page somebody: ", a.Kind, a.Err) },
+		})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -107,10 +111,14 @@ func ExampleBindGroup() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
+	// nil does; this bears with busy machines
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	products := map[string]string{"books": "Faust", "toys": ""} // of a table
-	pages, err := cacheaside.NewLoader(cache, "pages", func(_ context.Context, category string) (string, error) { return products[category], nil }, &cacheaside.LoaderOptions{
+	pages, err := cacheaside.NewLoader(cache, "pages", func(_ context.Context, category string) (string,
+		error) {
+		return products[category], nil
+	}, &cacheaside.LoaderOptions{
 		Groups: cacheaside.GroupsOf(func(category, _ string) []string { return []string{"category:" + category} }),
 	})
 	if err != nil {
@@ -125,7 +133,9 @@ func ExampleBindGroup() {
 	show()
 
 	products = map[string]string{"books": "", "toys": "Faust"}
-	source := recorded{{Schema: "shop", Table: "products", Kind: event.Update, Before: row("42", "books"), After: row("42", "toys")}} // id, name
+	// id, name
+	source := recorded{{Schema: "shop", Table: "products", Kind: event.Update, Before: row("42", "books"),
+		After: row("42", "toys")}}
 	consumer, err := canal.NewConsumer(cache, source, nil, []canal.Binding{
 		canal.BindGroup(pages, "shop", "products", canal.Text("name", "category:%s")),
 	}, nil)
@@ -163,9 +173,10 @@ func ExampleHandle() {
 		}
 		return nil
 	}
-	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
-		canal.Handle("search", "shop", "users", index),
-	}, &canal.Options{Parking: parking.NewFile(filepath.Join(folder, "parked"))}) // for what it does not take
+	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")),
+		[]canal.Binding{
+			canal.Handle("search", "shop", "users", index),
+		}, &canal.Options{Parking: parking.NewFile(filepath.Join(folder, "parked"))}) // for what it does not take
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -190,16 +201,18 @@ func ExampleBindFilter() {
 		log.Fatal(err)
 	}
 	rebuild := func(ctx context.Context) error {
-		_, err := filter.Rebuild(ctx, bloom.Keys("42"), &bloom.RebuildOptions{AllowFewer: true}) // as a rule bloom.Table
+		// as a rule bloom.Table
+		_, err := filter.Rebuild(ctx, bloom.Keys("42"), &bloom.RebuildOptions{AllowFewer: true})
 		return err
 	}
 	source := recorded{{Schema: "shop", Table: "users", Kind: event.Insert, After: row("43", "Alan")}}
-	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
-		canal.BindFilter("users", filter, "shop", "users", canal.TextColumn[string]("id")),
-	}, &canal.Options{
-		Parking: parking.NewFile(filepath.Join(folder, "parked")),
-		OnGap:   rebuild, // at the first start, and when changes were missed
-	})
+	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")),
+		[]canal.Binding{
+			canal.BindFilter("users", filter, "shop", "users", canal.TextColumn[string]("id")),
+		}, &canal.Options{
+			Parking: parking.NewFile(filepath.Join(folder, "parked")),
+			OnGap:   rebuild, // at the first start, and when changes were missed
+		})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -91,7 +91,8 @@ func TestRowsHiddenByFilter(t *testing.T) {
 					if filtered {
 						options.Filter = &knows{}
 					}
-					l, err := cacheaside.NewLoader(x.cache, "texts", func(context.Context, string) (string, error) { return "", cacheaside.ErrNotFound }, options)
+					l, err := cacheaside.NewLoader(x.cache, "texts",
+						func(context.Context, string) (string, error) { return "", cacheaside.ErrNotFound }, options)
 					x.check(err)
 					x.bindings = []Binding{Bind(l, "shop", "users", TextColumn[string]("id"))}
 					gaps := 0

@@ -18,7 +18,8 @@ func grouped[K comparable](x *world, c *cacheaside.Cache, filter cacheaside.Filt
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		return x.rows[key], nil
-	}, &cacheaside.LoaderOptions{EarlyRefresh: -1, Filter: filter, Groups: cacheaside.GroupsOf(func(key K, _ string) []string { return []string{fmt.Sprint("email:", key)} })})
+	}, &cacheaside.LoaderOptions{EarlyRefresh: -1, Filter: filter,
+		Groups: cacheaside.GroupsOf(func(key K, _ string) []string { return []string{fmt.Sprint("email:", key)} })})
 	x.check(err)
 	return l
 }
@@ -60,7 +61,8 @@ func TestGroupsOfRows(t *testing.T) {
 				t.Errorf("%s: %v, want %q", name, w.keys, c.want)
 			}
 		}
-		nameless := BindGroup(users, "shop", "users", Mapping[string]{Key: func(event.Row) (string, bool, error) { return "", true, nil }})
+		nameless := BindGroup(users, "shop", "users",
+			Mapping[string]{Key: func(event.Row) (string, bool, error) { return "", true, nil }})
 		c := insert(row(1, nil))
 		if err := nameless.addWork(newWork(0), &c); err == nil {
 			t.Error("a group without a name")
@@ -73,9 +75,14 @@ func TestGroupsOfRows(t *testing.T) {
 func TestGroupsOfKinds(t *testing.T) {
 	in(t, func(x *world) {
 		byEmail := cacheaside.GroupKind{Name: "email", Normalize: strings.ToLower}
-		users, err := cacheaside.NewLoader(x.cache, "kinds", func(context.Context, int64) (string, error) { return "", nil }, &cacheaside.LoaderOptions{
-			GroupKinds: []cacheaside.GroupKind{byEmail}, Groups: cacheaside.GroupsOf(func(_ int64, email string) []string { return []string{byEmail.Of(email)} }),
-		})
+		users, err := cacheaside.NewLoader(x.cache, "kinds",
+			func(context.Context, int64) (string, error) { return "", nil }, &cacheaside.LoaderOptions{
+				GroupKinds: []cacheaside.GroupKind{byEmail},
+				Groups: cacheaside.GroupsOf(func(_ int64,
+					email string) []string {
+					return []string{byEmail.Of(email)}
+				}),
+			})
 		x.check(err)
 		want := map[cacheaside.Key]bool{{Loader: "kinds", Text: "email:a@b", Group: true}: false}
 		for _, key := range []Mapping[string]{TextOf("email", byEmail.Of), Text("email", "email:%s")} {

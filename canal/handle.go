@@ -159,7 +159,8 @@ func (c *Consumer) bindingsOf(change *event.Change) []*Binding {
 	var all []*Binding
 	for i := range c.bindings {
 		b := &c.bindings[i]
-		if (change.Schema == "" || change.Schema == b.table.Schema) && (change.Table == "" || change.Table == b.table.Name) {
+		if (change.Schema == "" || change.Schema == b.table.Schema) &&
+			(change.Table == "" || change.Table == b.table.Name) {
 			all = append(all, b)
 		}
 	}
@@ -206,7 +207,8 @@ func (s *session) onGap(ctx context.Context) error {
 				return err
 			}
 			if n == 1 {
-				s.options.Logger.Info("canal: waiting for another rebuild before Options.OnGap is called again", "error", err)
+				s.options.Logger.Info("canal: waiting for another rebuild before Options.OnGap is called again",
+					"error", err)
 			}
 			if err := retry.Sleep(ctx, retry.Delay(n, firstPause, gapPause)); err != nil {
 				return err

@@ -34,7 +34,8 @@ func TestHangs(t *testing.T) {
 	}{
 		"a handler": {
 			func(*world) Binding {
-				return Handle("search", "shop", "users", func(context.Context, event.Change) error { <-goOn; return nil })
+				return Handle("search", "shop", "users",
+					func(context.Context, event.Change) error { <-goOn; return nil })
 			}, "handler search of shop.users", "hangs handler search",
 		},
 		"a filter": {
@@ -44,7 +45,10 @@ func TestHangs(t *testing.T) {
 		},
 		"a loader's filter": {
 			func(x *world) Binding {
-				l, err := cacheaside.NewLoader(x.cache, "filtered", func(context.Context, int64) (string, error) { return "", nil }, &cacheaside.LoaderOptions{Filter: &stuck{goOn: goOn}})
+				l, err := cacheaside.NewLoader(x.cache, "filtered", func(context.Context, int64) (string,
+					error) {
+					return "", nil
+				}, &cacheaside.LoaderOptions{Filter: &stuck{goOn: goOn}})
 				x.check(err)
 				return Bind(l, "shop", "users", IntColumn[int64]("id"))
 			}, "the invalidation or the filter of a loader (filtered, user, user-by-email)", "hangs ",
@@ -68,7 +72,8 @@ func TestHangs(t *testing.T) {
 					x.Errorf("%q", got)
 				}
 				time.Sleep(time.Minute)
-				if s := x.Stats(); s.WaitingFor != c.title || s.Busy < time.Minute || s.Alerts != 1 || !strings.Contains(s.LastError.Error(), c.title) {
+				if s := x.Stats(); s.WaitingFor != c.title || s.Busy < time.Minute || s.Alerts != 1 ||
+					!strings.Contains(s.LastError.Error(), c.title) {
 					x.Errorf("%+v", s)
 				}
 				if got := x.alerted(); !slices.Equal(got, []string{c.alert}) {
@@ -77,7 +82,8 @@ func TestHangs(t *testing.T) {
 				close(goOn)
 				time.Sleep(time.Second)
 				x.tell("2", insert(row(2, "c@d")))
-				if s := x.Stats(); s.WaitingFor != "" || s.Busy != 0 || s.Position != "2" || x.Health(time.Second) != nil {
+				if s := x.Stats(); s.WaitingFor != "" || s.Busy != 0 || s.Position != "2" ||
+					x.Health(time.Second) != nil {
 					x.Errorf("%+v, %v", s, x.Health(time.Second))
 				}
 			})
@@ -89,7 +95,8 @@ func TestHangs(t *testing.T) {
 func TestSlowHandler(t *testing.T) {
 	in(t, func(x *world) {
 		takes := 11 * time.Second
-		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, event.Change) error { time.Sleep(takes); return nil }))
+		x.bindings = append(x.bindings, Handle("slow", "shop", "users",
+			func(context.Context, event.Change) error { time.Sleep(takes); return nil }))
 		x.start()
 		for range 5 {
 			x.tell("", insert(row(1, "a@b")))

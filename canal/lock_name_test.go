@@ -43,7 +43,8 @@ func TestConsumersOfTwoApplications(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { cache.Close() })
-		l, err := cacheaside.NewLoader(cache, p.loader, func(context.Context, int64) (string, error) { return "", nil }, nil)
+		l, err := cacheaside.NewLoader(cache, p.loader,
+			func(context.Context, int64) (string, error) { return "", nil }, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,9 +78,11 @@ func TestConsumersOfTwoApplications(t *testing.T) {
 			t.Errorf("%s: the locks are %q and %q", name, a.options.Name, b.options.Name)
 		}
 	}
-	first, second := consumer(program{"", "user", readsLog{"db/shop/slot", true}}), consumer(program{"", "post", readsLog{"db/blog/slot", true}})
+	first, second := consumer(program{"", "user", readsLog{"db/shop/slot", true}}), consumer(program{"", "post",
+		readsLog{"db/blog/slot", true}})
 	for _, c := range []*Consumer{first, second} {
 		go func() { _ = c.Run(t.Context()) }()
 	}
-	testenv.Eventually(t, "both applications consume", func() bool { return first.Stats().Active && second.Stats().Active })
+	testenv.Eventually(t, "both applications consume",
+		func() bool { return first.Stats().Active && second.Stats().Active })
 }

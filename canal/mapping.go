@@ -32,7 +32,9 @@ type Mapping[K any] struct {
 }
 
 // errInexact is the reason why no key is made of a value.
-var errInexact = errors.New("the text of its value may differ from what the client shows (FLOAT, DOUBLE, JSON, ZEROFILL and others, or a type that the source cannot determine)")
+var errInexact = errors.New(
+	"the text of its value may differ from what the client shows (FLOAT, DOUBLE, JSON, ZEROFILL and others, or a " +
+		"type that the source cannot determine)")
 
 // usable returns an error if the Mapping itself is wrong.
 func (m *Mapping[K]) usable() error {

@@ -44,7 +44,8 @@ func BindOutbox(namespace string) Binding {
 // bindOutbox prepares the Consumer for the messages of its outbox.
 func (c *Consumer) bindOutbox(o *outbox) error {
 	if _, ok := c.source.(MessageSource); !ok {
-		return errors.New("BindOutbox needs a MessageSource, such as that of pglogical: this Source does not deliver the items of an outbox")
+		return errors.New("BindOutbox needs a MessageSource, such as that of pglogical: this Source does not deliver " +
+			"the items of an outbox")
 	}
 	if c.outbox != nil {
 		return errors.New("BindOutbox: a Consumer has one outbox")
@@ -61,7 +62,8 @@ func (c *Consumer) bindOutbox(o *outbox) error {
 // have been missed, the Consumer would invalidate nothing, and save the position.
 func (c *Consumer) checkOutbox() error {
 	if c.outbox != nil && len(writeside.Of(c.cache).Loaders()) == 0 {
-		return fmt.Errorf("%w: BindOutbox: the Cache has no loader, so that lost items could not be repaired: create all loaders of the outbox before Run", ErrSetup)
+		return fmt.Errorf("%w: BindOutbox: the Cache has no loader, so that lost items could not be repaired: create "+
+			"all loaders of the outbox before Run", ErrSetup)
 	}
 	return nil
 }
@@ -98,7 +100,8 @@ func (s *session) addMessage(w *work, m *event.Message) (gap bool) {
 	items, err := logitem.Decode(m.Content)
 	if err != nil {
 		s.invalidateOutbox(w)
-		s.rejectMessage(w, m, true, fmt.Errorf("a message of the outbox, of %d bytes (#%016x), cannot be read: %w", len(m.Content), xxhash.Sum64(m.Content), err))
+		s.rejectMessage(w, m, true, fmt.Errorf("a message of the outbox, of %d bytes (#%016x), cannot be read: %w",
+			len(m.Content), xxhash.Sum64(m.Content), err))
 		return slices.ContainsFunc(writeside.Of(s.cache).Loaders(), func(name string) bool {
 			_, filter := writeside.Of(s.cache).Loader(name)
 			return filter
@@ -119,7 +122,8 @@ func (s *session) addMessage(w *work, m *event.Message) (gap bool) {
 		notAdmitted = notAdmitted || !has && item.Admit
 	}
 	if len(unknown) > 0 {
-		s.rejectMessage(w, m, notAdmitted, fmt.Errorf("this process does not have the loaders of an outbox: %s", strings.Join(unknown, ", ")))
+		s.rejectMessage(w, m, notAdmitted, fmt.Errorf("this process does not have the loaders of an outbox: %s",
+			strings.Join(unknown, ", ")))
 	}
 	return false
 }
@@ -132,6 +136,7 @@ func (s *session) rejectMessage(w *work, m *event.Message, park bool, why error)
 	s.update(func(s *Stats) { s.Misunderstood++ })
 	s.alert(AlertNotUnderstood, outboxName, why)
 	if park {
-		w.parked = append(w.parked, toPark{parking.Parked{Binding: outboxName, Message: m.Content, Reason: why.Error()}, why})
+		w.parked = append(w.parked,
+			toPark{parking.Parked{Binding: outboxName, Message: m.Content, Reason: why.Error()}, why})
 	}
 }

@@ -54,7 +54,8 @@ func (w *world) hear(p event.Position, messages ...event.Message) {
 func TestOutboxKeys(t *testing.T) {
 	in(t, func(x *world) {
 		x.startOutbox()
-		if got := x.source.needs[0]; !slices.Equal(got.Messages, []string{"cacheaside:cacheaside"}) || len(got.Tables) != 0 {
+		if got := x.source.needs[0]; !slices.Equal(got.Messages, []string{"cacheaside:cacheaside"}) ||
+			len(got.Tables) != 0 {
 			t.Errorf("%+v", got)
 		}
 		read := func(want ...string) {
@@ -77,7 +78,8 @@ func TestOutboxKeys(t *testing.T) {
 		write("new")
 		other := keysOnly(x.users.Key(3))
 		other.Prefix = "cacheaside:other"
-		x.hear("1", keysOnly(x.users.Key(0)), keysOnly(x.users.Key(2)), other, event.Message{Prefix: "cacheaside", Content: []byte("x")}, event.Message{})
+		x.hear("1", keysOnly(x.users.Key(0)), keysOnly(x.users.Key(2)), other,
+			event.Message{Prefix: "cacheaside", Content: []byte("x")}, event.Message{})
 		read("new", "old", "new", "old")
 		reads(x, x.byEmail, "a@b", "old")
 		x.hear("2", keysOnly(x.users.AllKeys()))
@@ -87,7 +89,8 @@ func TestOutboxKeys(t *testing.T) {
 		}
 		read("new", "new", "new", "new")
 		reads(x, x.byEmail, "a@b", "old")
-		if s := x.Stats(); s.Messages != 7 || s.Position != "3" || s.Misunderstood != 0 || s.Parked != 0 || len(s.NoChanges) != 0 {
+		if s := x.Stats(); s.Messages != 7 || s.Position != "3" || s.Misunderstood != 0 || s.Parked != 0 ||
+			len(s.NoChanges) != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -109,7 +112,8 @@ func TestOutboxFilters(t *testing.T) {
 		reads(x, l, 1, "old")
 		x.set(int64(1), "new")
 		filter.told = func() { reads(x, l, 1, "new") }
-		x.hear("1", items(logitem.Item{Key: l.Key(1), Admit: true}, logitem.Item{Key: l.Key(2)}, logitem.Item{Key: l.Key(1)}))
+		x.hear("1", items(logitem.Item{Key: l.Key(1), Admit: true}, logitem.Item{Key: l.Key(2)},
+			logitem.Item{Key: l.Key(1)}))
 		time.Sleep(time.Minute)
 		if s := x.Stats(); !slices.Equal(filter.keys, []string{"1"}) || s.Position != "1" || s.Failures != 3 {
 			t.Errorf("%q, %+v", filter.keys, s)
@@ -128,7 +132,10 @@ func TestOutboxGarbage(t *testing.T) {
 			t.Errorf("%d gaps without a filter, %+v", gaps, x.parking.all())
 		}
 		time.Sleep(2 * time.Second) // alerts are limited
-		_, err := cacheaside.NewLoader(x.cache, "filtered", func(context.Context, int64) (string, error) { return "", nil }, &cacheaside.LoaderOptions{Filter: &knows{}})
+		_, err := cacheaside.NewLoader(x.cache, "filtered", func(context.Context, int64) (string,
+			error) {
+			return "", nil
+		}, &cacheaside.LoaderOptions{Filter: &knows{}})
 		x.check(err)
 		x.set(int64(1), "old")
 		x.set("a@b", "old")
@@ -137,17 +144,21 @@ func TestOutboxGarbage(t *testing.T) {
 		x.set(int64(1), "new")
 		x.set("a@b", "new")
 		garbage := []byte("secret")
-		x.source.in <- event.Batch{Messages: []event.Message{{Prefix: "cacheaside:cacheaside", Content: garbage}}, Position: "1", Time: time.Now()}
-		if got := slices.Sorted(slices.Values(x.alerted())); !slices.Equal(got, []string{"not understood outbox", "parked outbox"}) {
+		x.source.in <- event.Batch{Messages: []event.Message{{Prefix: "cacheaside:cacheaside", Content: garbage}},
+			Position: "1", Time: time.Now()}
+		if got := slices.Sorted(slices.Values(x.alerted())); !slices.Equal(got,
+			[]string{"not understood outbox", "parked outbox"}) {
 			t.Errorf("%q", got)
 		}
 		reads(x, x.users, 1, "new")
 		reads(x, x.byEmail, "a@b", "new")
 		all := x.parking.all()[1:]
-		if len(all) != 1 || all[0].Binding != "outbox" || string(all[0].Message) != "secret" || !strings.Contains(all[0].Reason, "of 6 bytes (#") || strings.Contains(all[0].Reason, "secret") {
+		if len(all) != 1 || all[0].Binding != "outbox" || string(all[0].Message) != "secret" ||
+			!strings.Contains(all[0].Reason, "of 6 bytes (#") || strings.Contains(all[0].Reason, "secret") {
 			t.Errorf("%+v", all)
 		}
-		if s := x.Stats(); s.Misunderstood != 2 || s.Parked != 2 || s.Position != "1" || gaps != 1 || strings.Contains(s.LastError.Error(), "secret") {
+		if s := x.Stats(); s.Misunderstood != 2 || s.Parked != 2 || s.Position != "1" || gaps != 1 ||
+			strings.Contains(s.LastError.Error(), "secret") {
 			t.Errorf("%d gaps, %+v", gaps, s)
 		}
 	})
@@ -168,7 +179,8 @@ func TestOutboxUnknownLoader(t *testing.T) {
 			reads(x, elsewhere, 1, fmt.Sprint("old", n))
 			x.set(int64(1), fmt.Sprint("new", n))
 			time.Sleep(2 * time.Second) // alerts are limited
-			x.source.in <- event.Batch{Messages: []event.Message{items(logitem.Item{Key: elsewhere.Key(1), Admit: c.admit})}, Position: "1", Time: time.Now()}
+			x.source.in <- event.Batch{Messages: []event.Message{items(logitem.Item{Key: elsewhere.Key(1),
+				Admit: c.admit})}, Position: "1", Time: time.Now()}
 			if got := slices.Sorted(slices.Values(x.alerted())); !slices.Equal(got, c.want) {
 				t.Errorf("%v: %q", c.admit, got)
 			}
@@ -179,7 +191,8 @@ func TestOutboxUnknownLoader(t *testing.T) {
 		}
 		var many []logitem.Item
 		for n := range 3 * maxUnknown {
-			many = append(many, logitem.Item{Key: cacheaside.Key{Loader: fmt.Sprint("unknown", n), Text: "1"}, Admit: true})
+			many = append(many, logitem.Item{Key: cacheaside.Key{Loader: fmt.Sprint("unknown", n), Text: "1"},
+				Admit: true})
 		}
 		x.hear("2", items(append(many, many...)...))
 		if all := x.parking.all(); len(all) != 2 || strings.Count(all[1].Reason, "unknown") != maxUnknown {
@@ -231,7 +244,8 @@ func TestOutboxWithoutLoaders(t *testing.T) {
 		x.check(err)
 		ctx, stop := context.WithTimeout(x.Context(), time.Minute)
 		defer stop()
-		if err := c.Run(ctx); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "no loader") || x.source.runs() != 0 {
+		if err := c.Run(ctx); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "no loader") ||
+			x.source.runs() != 0 {
 			t.Error(err, x.source.runs())
 		}
 	})
@@ -275,7 +289,8 @@ func TestOutboxSetup(t *testing.T) {
 			},
 		} {
 			source, bindings, options := edit()
-			if _, err := NewConsumer(x.cache, source, x.checkpoint, bindings, &options); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := NewConsumer(x.cache, source, x.checkpoint, bindings, &options); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not say %q", err, want)
 			}
 		}

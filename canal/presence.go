@@ -20,7 +20,8 @@ type presence struct {
 }
 
 func newPresence(bindings []Binding) *presence {
-	p := &presence{names: map[event.Table]event.Table{}, changed: map[event.Table]bool{}, missing: map[event.Table]string{}}
+	p := &presence{names: map[event.Table]event.Table{}, changed: map[event.Table]bool{},
+		missing: map[event.Table]string{}}
 	for _, b := range bindings {
 		p.names[lower(b.table)] = b.table
 		p.changed[b.table] = false
@@ -47,7 +48,8 @@ func (p *presence) recordChange(t event.Table) (missing map[event.Table]string) 
 	if !ok || p.changed[near] {
 		return nil
 	}
-	return map[event.Table]string{near: "changes arrive of " + t.Schema + "." + t.Name + ": table names are case-sensitive"}
+	return map[event.Table]string{near: "changes arrive of " + t.Schema + "." + t.Name +
+		": table names are case-sensitive"}
 }
 
 // set records missing tables, each with the reason, and returns those that were not recorded with

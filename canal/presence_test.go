@@ -13,8 +13,11 @@ import (
 // A table that the Source does not find is alerted, and reported until a change of it comes.
 func TestMissingTable(t *testing.T) {
 	in(t, func(x *world) {
-		x.bindings = append(x.bindings, Bind(x.users, "shop", "Users", IntColumn[int64]("id")), Bind(x.users, "shop", "later", IntColumn[int64]("id")))
-		x.source.in <- event.Batch{Position: "1", Time: time.Now(), Missing: map[event.Table]string{{Schema: "shop", Name: "Users"}: "private reason", {Schema: "shop", Name: "later"}: "none"}}
+		x.bindings = append(x.bindings, Bind(x.users, "shop", "Users", IntColumn[int64]("id")),
+			Bind(x.users, "shop", "later", IntColumn[int64]("id")))
+		x.source.in <- event.Batch{Position: "1", Time: time.Now(),
+			Missing: map[event.Table]string{{Schema: "shop", Name: "Users"}: "private reason",
+				{Schema: "shop", Name: "later"}: "none"}}
 		x.start()
 		if got := x.alerted(); !slices.Equal(got, []string{"missing table loader user"}) { // two of a second are one
 			t.Errorf("alerted %q", got)
@@ -32,7 +35,8 @@ func TestMissingTable(t *testing.T) {
 		x.tell("2", event.Change{Schema: "shop", Table: "Users", Kind: event.Alter})
 		reads(x, x.users, 1, "new")
 		x.set(int64(1), "newer")
-		x.tell("3", event.Change{Schema: "shop", Table: "later", Kind: event.Insert, After: row(1, nil)}, update(row(1, nil), row(1, nil)))
+		x.tell("3", event.Change{Schema: "shop", Table: "later", Kind: event.Insert, After: row(1, nil)},
+			update(row(1, nil), row(1, nil)))
 		reads(x, x.users, 1, "newer")
 		if s := x.Stats(); len(s.MissingTables) > 0 || len(s.NoChanges) > 0 {
 			t.Errorf("%q, %q", s.MissingTables, s.NoChanges)
@@ -47,11 +51,15 @@ func TestMissingTable(t *testing.T) {
 // shows that a table is missing. Otherwise the tables without any change are named.
 func TestTableOfWhichNoChangeComes(t *testing.T) {
 	in(t, func(x *world) {
-		x.bindings = []Binding{Bind(x.users, "Shop", "users", IntColumn[int64]("id")), Bind(x.byEmail, "shop", "people", TextColumn[string]("email")), Handle("h", "shop", "orders", func(context.Context, event.Change) error { return nil })}
+		x.bindings = []Binding{Bind(x.users, "Shop", "users", IntColumn[int64]("id")),
+			Bind(x.byEmail, "shop", "people", TextColumn[string]("email")), Handle("h", "shop", "orders",
+				func(context.Context, event.Change) error { return nil })}
 		x.start()
-		x.tell("1", update(row(1, nil), row(1, nil)), event.Change{Schema: "shop", Table: "orders", Kind: event.Truncate}, event.Change{Kind: event.Replace})
+		x.tell("1", update(row(1, nil), row(1, nil)),
+			event.Change{Schema: "shop", Table: "orders", Kind: event.Truncate}, event.Change{Kind: event.Replace})
 		s := x.Stats()
-		if len(s.MissingTables) != 1 || !strings.HasPrefix(s.MissingTables[0], "loader user of Shop.users: changes arrive of shop.users") {
+		if len(s.MissingTables) != 1 ||
+			!strings.HasPrefix(s.MissingTables[0], "loader user of Shop.users: changes arrive of shop.users") {
 			t.Errorf("%q", s.MissingTables)
 		}
 		if !slices.Equal(s.NoChanges, []string{"loader user of Shop.users", "loader user-by-email of shop.people"}) {
@@ -60,7 +68,8 @@ func TestTableOfWhichNoChangeComes(t *testing.T) {
 		if err := x.Health(time.Hour); err == nil || !strings.Contains(err.Error(), "Shop.users") {
 			t.Error(err)
 		}
-		x.tell("2", event.Change{Schema: "Shop", Table: "users", Kind: event.Insert, After: row(1, nil)}, update(row(1, nil), row(1, nil)))
+		x.tell("2", event.Change{Schema: "Shop", Table: "users", Kind: event.Insert, After: row(1, nil)},
+			update(row(1, nil), row(1, nil)))
 		if s := x.Stats(); len(s.MissingTables) != 0 {
 			t.Errorf("both tables are there: %q", s.MissingTables)
 		}

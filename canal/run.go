@@ -41,7 +41,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 		err := c.runActive(ctx)
 		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup), errors.Is(err, ErrSourceClosed), errors.Is(err, ErrPositionLost), c.isClosed(err), errors.Is(err, lock.ErrClosed):
+		case errors.Is(err, ErrSetup), errors.Is(err, ErrSourceClosed), errors.Is(err, ErrPositionLost),
+			c.isClosed(err), errors.Is(err, lock.ErrClosed):
 			return errtext.Errorf("canal: %w", err)
 		}
 	}
@@ -80,7 +81,9 @@ func (c *Consumer) runActive(ctx context.Context) error {
 		err := s.stream(ctx)
 		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup) && c.lockLost(ctx): // another replica with the same server ID has connected: the Consumer that holds the lock now
+		case errors.Is(err, ErrSetup) && c.lockLost(ctx):
+			// another replica with the same server ID has connected: the Consumer that holds the
+			// lock now
 		case errors.Is(err, ErrSourceClosed), s.isClosed(err):
 			return err
 		case errors.Is(err, ErrSetup) && !s.worked && !s.options.RetrySetup:
@@ -199,10 +202,12 @@ func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) err
 				healthy, s.worked = time.After(longPause), true
 				s.setMissing(received[0].Missing, true)
 			}
-			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes)+len(b.Messages) > 0 }) { // a Source that has delivered no changes may fail again
+			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes)+len(b.Messages) > 0 }) {
+				// a Source that has delivered no changes may fail again
 				s.works()
 			}
-			unknown := s.position == "" && (s.checkpoint != nil || received[0].Position != "") // the earlier changes are unknown; a broker has no positions, but keeps its own
+			// the earlier changes are unknown; a broker has no positions, but keeps its own
+			unknown := s.position == "" && (s.checkpoint != nil || received[0].Position != "")
 			if first && (s.gap || s.delayed || unknown) {
 				if err := s.repair(ctx, s.gap || unknown); err != nil {
 					return err
@@ -241,7 +246,8 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 				continue
 			}
 			some = append(some, b)
-			n += 1 + len(b.Changes) + len(b.Messages) // batches without changes count too: there may be any number of them
+			// batches without changes count too: there may be any number of them
+			n += 1 + len(b.Changes) + len(b.Messages)
 			bytes += b.Size()
 		case to <- some:
 			if in == nil {

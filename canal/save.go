@@ -51,7 +51,8 @@ func (s *session) saveLoop(ctx context.Context) {
 		if p == nil || p.position == s.saved {
 			continue
 		}
-		idle := time.Since(last) >= idleSaves*s.options.SaveEvery // a checkpoint in the consumed database changes the position with each save
+		// a checkpoint in the consumed database changes the position with each save
+		idle := time.Since(last) >= idleSaves*s.options.SaveEvery
 		if ended || idle || p.processed != processed {
 			last = time.Now()
 			if s.save(context.WithoutCancel(ctx), p.position) {

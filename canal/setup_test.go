@@ -62,7 +62,8 @@ func TestSetupIsLost(t *testing.T) {
 		if got := x.alerted(); !slices.Equal(got, []string{"setup "}) {
 			t.Errorf("alerts %q", got)
 		}
-		if err := x.Health(time.Hour); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "CREATE PUBLICATION a") {
+		if err := x.Health(time.Hour); !errors.Is(err, ErrSetup) ||
+			!strings.Contains(err.Error(), "CREATE PUBLICATION a") {
 			t.Error(err)
 		}
 		source.set(notSetUp("ALTER PUBLICATION a"))

@@ -32,12 +32,14 @@ type Stats struct {
 	Messages         int64 // of an outbox (BindOutbox), processed
 	Handled          int64 // calls of handlers that succeeded
 	HandlerErrors    int64
-	Misunderstood    int64 // changes without a usable key, or that could not be read; the loader was invalidated, or the change parked for a filter. Also messages of an outbox, see BindOutbox
-	Malformed        int64 // messages that the Source could not read, and that were parked
-	Parked           int64
-	PositionsLost    int64
-	Failures         int64 // of Redis, the Source, the checkpoint, the lock, OnGap and Parking; each was retried
-	Alerts           int64
+	// changes without a usable key, or that could not be read; the loader was invalidated, or the
+	// change parked for a filter. Also messages of an outbox, see BindOutbox
+	Misunderstood int64
+	Malformed     int64 // messages that the Source could not read, and that were parked
+	Parked        int64
+	PositionsLost int64
+	Failures      int64 // of Redis, the Source, the checkpoint, the lock, OnGap and Parking; each was retried
+	Alerts        int64
 
 	// Lag is how far the Consumer is behind the database: the age of the last processed commit. The
 	// Source also reports when there is no later commit, so Lag stays small while nothing changes.

@@ -13,7 +13,9 @@ import (
 
 // work is the combined work of several batches, without repetitions.
 type work struct {
-	keys    map[cacheaside.Key]bool // to invalidate, also groups and whole loaders; true: the filters of the loader admit the key first
+	// to invalidate, also groups and whole loaders; true: the filters of the loader admit the key
+	// first
+	keys    map[cacheaside.Key]bool
 	filters map[*target]*additions
 	parked  []toPark // changes that were not understood
 }
@@ -156,7 +158,10 @@ func (w *work) removeDone(err error) error {
 	case err == nil:
 		clear(w.keys)
 	case some:
-		maps.DeleteFunc(w.keys, func(k cacheaside.Key, admit bool) bool { return batch.Errs[cacheKey(k, admit)] == nil })
+		maps.DeleteFunc(w.keys, func(k cacheaside.Key,
+			admit bool) bool {
+			return batch.Errs[cacheKey(k, admit)] == nil
+		})
 	}
 	return err
 }

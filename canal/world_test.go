@@ -146,13 +146,15 @@ func in(t *testing.T, f func(x *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := testenv.Mini(t)
-		x := &world{T: t, redis: m, rdb: rdb, source: &told{begins: "0", in: make(chan any, 100)}, checkpoint: &inMemory{at: "0"}, parking: &lot{}, alerts: make(chan Alert, 100), rows: map[any]string{}}
+		x := &world{T: t, redis: m, rdb: rdb, source: &told{begins: "0", in: make(chan any, 100)},
+			checkpoint: &inMemory{at: "0"}, parking: &lot{}, alerts: make(chan Alert, 100), rows: map[any]string{}}
 		x.cache = x.process()
 		x.users = loader[int64](x, x.cache, "user")
 		x.byEmail = loader[string](x, x.cache, "user-by-email")
 		x.other = loader[int64](x, x.process(), "user")
 		x.options = Options{Parking: x.parking, OnAlert: func(a Alert) { x.alerts <- a }}
-		x.bindings = []Binding{Bind(x.users, "shop", "users", IntColumn[int64]("id")), Bind(x.byEmail, "shop", "users", TextColumn[string]("email"))}
+		x.bindings = []Binding{Bind(x.users, "shop", "users", IntColumn[int64]("id")),
+			Bind(x.byEmail, "shop", "users", TextColumn[string]("email"))}
 		defer func() {
 			if x.stop != nil {
 				x.end()
@@ -166,7 +168,8 @@ func in(t *testing.T, f func(x *world)) {
 }
 
 func (w *world) process() *cacheaside.Cache {
-	c, err := cacheaside.New(w.rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute})
+	c, err := cacheaside.New(w.rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
+		MaxStaleness: time.Minute})
 	w.check(err)
 	w.caches = append(w.caches, c)
 	return c

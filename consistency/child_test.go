@@ -42,7 +42,8 @@ func (x *world) dies(c child) {
 	c.DSN, c.Redis = x.sql.DSN(x.t), x.server.Addr
 	text, err := json.Marshal(c)
 	x.check(err)
-	if err := testenv.SpawnChild(x.t, "writer", "WRITER="+string(text)).Wait(); err == nil || !strings.Contains(err.Error(), "signal: killed") {
+	if err := testenv.SpawnChild(x.t, "writer", "WRITER="+string(text)).Wait(); err == nil ||
+		!strings.Contains(err.Error(), "signal: killed") {
 		x.t.Fatalf("%v: it was not killed at %q: %v", c.Level, c.Place, err)
 	}
 }
@@ -60,13 +61,16 @@ func (c child) run() {
 	}
 	db, err := testenv.OpenDSN(c.DSN)
 	must(err)
-	cache, err := cacheaside.New(redis.NewClient(&redis.Options{Addr: c.Redis}), &cacheaside.Options{MemoryBytes: -1, StrictWrites: true, LeaseTTL: long, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
+	cache, err := cacheaside.New(redis.NewClient(&redis.Options{Addr: c.Redis}), &cacheaside.Options{MemoryBytes: -1,
+		StrictWrites: true, LeaseTTL: long, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	must(err)
-	rows, err := cacheaside.NewLoader(cache, "item", func(context.Context, int) (string, error) { panic("nobody reads here") }, nil)
+	rows, err := cacheaside.NewLoader(cache, "item",
+		func(context.Context, int) (string, error) { panic("nobody reads here") }, nil)
 	must(err)
 	box, err := NewTestOutbox(db, "", "")
 	must(err)
-	w, err := NewWriter(db, cache, &Options{Level: c.Level, Queue: box, DoubleDelete: c.DoubleDelete, AsyncDelay: time.Millisecond, NoRelay: true})
+	w, err := NewWriter(db, cache, &Options{Level: c.Level, Queue: box, DoubleDelete: c.DoubleDelete,
+		AsyncDelay: time.Millisecond, NoRelay: true})
 	must(err)
 	w.grace = 50 * time.Millisecond
 	hook.Store(new(func(name string) {

@@ -160,8 +160,10 @@ func TestRefusedCommit(t *testing.T) {
 	x := start(t, setup{engine: testenv.PostgreSQL})
 	x.exec("CREATE TABLE child (id BIGINT REFERENCES item (id) DEFERRABLE INITIALLY DEFERRED)")
 	x.exec("CREATE TABLE checked (id BIGINT)")
-	x.exec("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused' USING ERRCODE = 'check_violation'; END $$")
-	x.exec("CREATE CONSTRAINT TRIGGER refuses AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()")
+	x.exec("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused' USING ERRCODE = " +
+		"'check_violation'; END $$")
+	x.exec("CREATE CONSTRAINT TRIGGER refuses AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW " +
+		"EXECUTE FUNCTION refuse()")
 	for name, write := range map[string]func(context.Context, *sqlx.Tx) error{
 		"a deferred constraint": func(ctx context.Context, tx *sqlx.Tx) error {
 			x.check(set(1, "new")(ctx, tx))
@@ -188,7 +190,8 @@ func TestRefusedCommit(t *testing.T) {
 		x.has("old")
 		x.reads("old")
 	}
-	for state, refused := range map[string]bool{"40001": true, "40P01": true, "23503": true, "P0001": false, "40003": false, "57P01": false, "08006": false} {
+	for state, refused := range map[string]bool{"40001": true, "40P01": true, "23503": true, "P0001": false,
+		"40003": false, "57P01": false, "08006": false} {
 		if commitRefused(&pgconn.PgError{Code: state}) != refused {
 			t.Errorf("%s: refused is not %v", state, refused)
 		}

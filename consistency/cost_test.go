@@ -40,7 +40,8 @@ func costOfAWrite(t *testing.T, e testenv.Engine) {
 				{"a round trip to Redis", func() error { return rdb.Del(ctx, "none").Err() }},
 				{"the bare transaction", func() error { return bare(ctx, x.writes, set(1, next())) }},
 				{"and two round trips", func() error {
-					return errors.Join(bare(ctx, x.writes, set(1, next())), rdb.Del(ctx, "none").Err(), rdb.Del(ctx, "none").Err())
+					return errors.Join(bare(ctx, x.writes, set(1, next())), rdb.Del(ctx, "none").Err(),
+						rdb.Del(ctx, "none").Err())
 				}},
 				{"Inline", func() error { return x.At(Inline).Update(ctx, set(1, next()), x.rows.Key(1)) }},
 				{"Outbox", func() error { return x.At(Outbox).Update(ctx, set(1, next()), x.rows.Key(1)) }},
@@ -58,7 +59,9 @@ func costOfAWrite(t *testing.T, e testenv.Engine) {
 					took[i] = append(took[i], time.Since(began)/time.Duration(each))
 				}
 			}
-			times := func(of, as int) float64 { // the median of what the rounds say, each by itself, for the machine is not the same from one to the next
+			times := func(of, as int) float64 {
+				// the median of what the rounds say, each by itself, for the machine is not the
+				// same from one to the next
 				var all []float64
 				for r := range rounds {
 					all = append(all, float64(took[of][r])/float64(took[as][r]))
@@ -74,7 +77,9 @@ func costOfAWrite(t *testing.T, e testenv.Engine) {
 			if !testenv.Accepting || !waitsForDisk(durability) {
 				return
 			}
-			if inline := times(3, 2); inline > 1.05 { // trips after a transaction, when everybody has gone to sleep, are slower than one after the other
+			if inline := times(3, 2); inline > 1.05 {
+				// trips after a transaction, when everybody has gone to sleep, are slower than one
+				// after the other
 				t.Errorf("Inline takes %.2f times as long as a transaction and two trips", inline)
 			}
 			if outbox := times(4, 1); outbox > 1.6 {
@@ -153,7 +158,8 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	})
 	close(over)
 	<-done
-	t.Logf("%.0f writes/s of %d for %v, bare transactions %.0f/s: at most %d rows in the outbox; %+v", reached, rate, length, alone, most, x.Stats())
+	t.Logf("%.0f writes/s of %d for %v, bare transactions %.0f/s: at most %d rows in the outbox; %+v", reached, rate,
+		length, alone, most, x.Stats())
 	if most >= 1000 {
 		t.Errorf("%d rows in the outbox", most)
 	}

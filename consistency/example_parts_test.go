@@ -22,9 +22,11 @@ func ExampleNewWriter() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	db := sqlx.MustOpen("sqlite", "file:newwriter?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
+	db := sqlx.MustOpen("sqlite",
+		"file:newwriter?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	defer db.Close()
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
+	// nil does; this bears with busy machines
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -54,9 +56,11 @@ func ExampleNewRelay() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	db := sqlx.MustOpen("sqlite", "file:newrelay?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
+	db := sqlx.MustOpen("sqlite",
+		"file:newrelay?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	defer db.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
+	// nil does; this bears with busy machines
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)
 	if err != nil {
@@ -71,7 +75,8 @@ func ExampleNewRelay() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42"}}); err != nil { // as a writer did that was killed
+	if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42"}}); err != nil {
+		// as a writer did that was killed
 		log.Fatal(err)
 	}
 	ended := make(chan error)

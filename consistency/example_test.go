@@ -49,7 +49,8 @@ func open(name string) *shop {
 	if err != nil {
 		log.Fatal(err)
 	}
-	db := sqlx.MustOpen("sqlite", "file:"+name+"?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
+	db := sqlx.MustOpen("sqlite",
+		"file:"+name+"?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	db.MustExec("CREATE TABLE users (id INTEGER PRIMARY KEY, email TEXT UNIQUE)")
 	db.MustExec("INSERT INTO users VALUES (1, 'ann@old.example')")
 	s := &shop{db: db}
@@ -60,9 +61,10 @@ func open(name string) *shop {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.byEmail, err = cacheaside.NewLoader(cache, "user-by-email", func(ctx context.Context, email string) (id int64, err error) {
-		return id, db.GetContext(ctx, &id, "SELECT id FROM users WHERE email = ?", email)
-	}, nil)
+	s.byEmail, err = cacheaside.NewLoader(cache, "user-by-email",
+		func(ctx context.Context, email string) (id int64, err error) {
+			return id, db.GetContext(ctx, &id, "SELECT id FROM users WHERE email = ?", email)
+		}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -47,7 +47,8 @@ func TestInsert(t *testing.T) {
 			}
 		}
 	}
-	x.check(WriteThrough(t.Context(), x.Writer, x.rows, 20, func(ctx context.Context, tx *sqlx.Tx) (string, error) { return "new", insert(20, "new")(ctx, tx) }))
+	x.check(WriteThrough(t.Context(), x.Writer, x.rows, 20,
+		func(ctx context.Context, tx *sqlx.Tx) (string, error) { return "new", insert(20, "new")(ctx, tx) }))
 	if v, err := x.other.Get(t.Context(), 20); v != "new" || err != nil {
 		t.Errorf("%q, %v", v, err)
 	}

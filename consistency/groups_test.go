@@ -10,9 +10,10 @@ import (
 // pages returns a loader of rows that puts each row in its own group.
 func (x *world) pages(c *cacheaside.Cache) *cacheaside.Loader[int, string] {
 	x.t.Helper()
-	l, err := cacheaside.NewLoader(c, "page", x.load, &cacheaside.LoaderOptions{EarlyRefresh: -1, Groups: cacheaside.GroupsOf(func(id int, _ string) []string {
-		return []string{fmt.Sprint("group:", id)}
-	})})
+	l, err := cacheaside.NewLoader(c, "page", x.load,
+		&cacheaside.LoaderOptions{EarlyRefresh: -1, Groups: cacheaside.GroupsOf(func(id int, _ string) []string {
+			return []string{fmt.Sprint("group:", id)}
+		})})
 	x.check(err)
 	return l
 }
@@ -66,12 +67,14 @@ func TestGroupsWithoutRedis(t *testing.T) {
 	for _, level := range []Level{Async, Outbox, Strict} {
 		x.reset()
 		x.check(other.InvalidateAll(t.Context()))
-		x.eventually("the old page", func() bool { v, err := other.Get(t.Context(), 1); return v == "old" && err == nil })
+		x.eventually("the old page",
+			func() bool { v, err := other.Get(t.Context(), 1); return v == "old" && err == nil })
 		back := x.away("cut")
 		x.check(x.At(level).Update(t.Context(), set(1, "new"), own.GroupKey("group:1")))
 		wantPage(t, other, 1, "old")
 		back()
 		x.invalidated()
-		x.eventually("the group is invalidated", func() bool { v, err := other.Get(t.Context(), 1); return v == "new" && err == nil })
+		x.eventually("the group is invalidated",
+			func() bool { v, err := other.Get(t.Context(), 1); return v == "new" && err == nil })
 	}
 }

@@ -108,7 +108,8 @@ func (h *history) committed(t *testing.T) {
 	for _, w := range h.writes {
 		for _, r := range w.rows {
 			chain := h.chains[r.Row]
-			if there := r.Version < int64(len(chain)) && chain[r.Version] == w; !there && (w.outcome == wasDone || w.outcome == wasQueued) {
+			if there := r.Version < int64(len(chain)) && chain[r.Version] == w; !there &&
+				(w.outcome == wasDone || w.outcome == wasQueued) {
 				t.Errorf("row %d, version %d: write %s was not committed, but reported success", r.Row, r.Version, w.id)
 			}
 		}
@@ -134,8 +135,10 @@ func (h *history) report(t *testing.T) {
 			late++
 		}
 	}
-	t.Logf("%d reads (%d failed), %d of them of what Redis had; %d writes: %v, and %d killed; %d took so long that a hold may have ended before the COMMIT", len(h.reads), s.Failed, hits, len(h.writes), ends, ends[""], late)
-	t.Logf("of those who lived to the end: %d loads were on hold, %d refused, %d without Redis; %d holds could not be had, %d were lost; %d values were not stored",
+	t.Logf("%d reads (%d failed), %d of them of what Redis had; %d writes: %v, and %d killed; %d took so long that a "+
+		"hold may have ended before the COMMIT", len(h.reads), s.Failed, hits, len(h.writes), ends, ends[""], late)
+	t.Logf("of those who lived to the end: %d loads were on hold, %d refused, %d without Redis; %d holds could not "+
+		"be had, %d were lost; %d values were not stored",
 		s.Cache.Held, s.Cache.Refused, s.Cache.RedisDown, s.Writer.HoldsRefused, s.Writer.HoldsLost, s.Writer.NotStored)
 	if !h.enough() {
 		t.Error("too little happened for a verdict")
@@ -211,7 +214,8 @@ func (h *history) checkStrict(t *testing.T, key historyKey, reads []historyRead)
 		t.Errorf("%v: %s; and without reads that Redis may not have confirmed: %s", key, result, again)
 		return
 	}
-	t.Logf("%v: linearizable without %d reads that Redis may not have confirmed, and that overlap with COMMITs that may have outlived their holds", key, len(reads)-len(confirmed))
+	t.Logf("%v: linearizable without %d reads that Redis may not have confirmed, and that overlap with COMMITs that "+
+		"may have outlived their holds", key, len(reads)-len(confirmed))
 }
 
 // checkOutbox asserts that no read is older than a write whose success was reported before the read
@@ -280,7 +284,8 @@ func linearizable(chain []*historyWrite, reads []historyRead) porcupine.CheckRes
 		ops = append(ops, op)
 	}
 	for n, r := range reads {
-		ops = append(ops, porcupine.Operation{ClientId: len(chain) + n, Input: false, Output: r.Seen.Version, Call: r.Call, Return: r.Return})
+		ops = append(ops, porcupine.Operation{ClientId: len(chain) + n, Input: false, Output: r.Seen.Version,
+			Call: r.Call, Return: r.Return})
 	}
 	return porcupine.CheckOperationsTimeout(historyModel, ops, time.Minute)
 }
@@ -337,13 +342,16 @@ func (s stale) explain(chain []*historyWrite, from int64) string {
 		return time.Duration(t - from).Round(10 * time.Microsecond).String()
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "version %d was read from %s to %s (own load: %v, loaded by %d at %s)", s.read.Seen.Version, at(s.read.Call), at(s.read.Return), s.read.Own, s.read.Seen.Process, at(s.read.Seen.Loaded))
+	fmt.Fprintf(&b, "version %d was read from %s to %s (own load: %v, loaded by %d at %s)", s.read.Seen.Version,
+		at(s.read.Call), at(s.read.Return), s.read.Own, s.read.Seen.Process, at(s.read.Seen.Loaded))
 	if s.by != nil {
-		fmt.Fprintf(&b, ", after version %d was read from %s to %s (own load: %v, loaded by %d at %s)", s.newest, at(s.by.Call), at(s.by.Return), s.by.Own, s.by.Seen.Process, at(s.by.Seen.Loaded))
+		fmt.Fprintf(&b, ", after version %d was read from %s to %s (own load: %v, loaded by %d at %s)", s.newest,
+			at(s.by.Call), at(s.by.Return), s.by.Own, s.by.Seen.Process, at(s.by.Seen.Loaded))
 	}
 	for v := s.read.Seen.Version; v <= min(s.newest+1, int64(len(chain))-1); v++ {
 		if w := chain[v]; w != nil {
-			fmt.Fprintf(&b, "\n\t%d by %s: begun %s, written %s, ended %s: %s, late: %v", v, w.id, at(w.begin), at(w.wrote), at(w.end), w.outcome, w.late())
+			fmt.Fprintf(&b, "\n\t%d by %s: begun %s, written %s, ended %s: %s, late: %v", v, w.id, at(w.begin),
+				at(w.wrote), at(w.end), w.outcome, w.late())
 		}
 	}
 	return b.String()
@@ -376,10 +384,14 @@ func TestHistoryChecker(t *testing.T) {
 		"old after the end, and late": {write: late, reads: []historyRead{read(0, 2001, 2010, true)}, old: 1},
 	} {
 		chain := []*historyWrite{nil, c.write}
-		confirmed := slices.DeleteFunc(slices.Clone(c.reads), func(r historyRead) bool { return r.Own && unheld(chain, r) })
+		confirmed := slices.DeleteFunc(slices.Clone(c.reads),
+			func(r historyRead) bool { return r.Own && unheld(chain, r) })
 		old, backwards := rules(chain, c.reads)
-		if ok, excused := linearizable(chain, c.reads) == porcupine.Ok, linearizable(chain, confirmed) == porcupine.Ok; ok != c.ok || excused != (c.ok || c.excused) || len(old) != c.old || len(backwards) != c.backwards {
-			t.Errorf("%s: linearizable %v, or excused %v, %d too old, %d backwards", name, ok, excused, len(old), len(backwards))
+		if ok, excused := linearizable(chain, c.reads) == porcupine.Ok, linearizable(chain,
+			confirmed) == porcupine.Ok; ok != c.ok || excused != (c.ok || c.excused) || len(old) != c.old ||
+			len(backwards) != c.backwards {
+			t.Errorf("%s: linearizable %v, or excused %v, %d too old, %d backwards", name, ok, excused, len(old),
+				len(backwards))
 		}
 	}
 }

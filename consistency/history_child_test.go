@@ -129,7 +129,8 @@ type historian struct {
 }
 
 // historyPlaces are where a writer may be slow, or its process stopped.
-var historyPlaces = []string{"held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked", "committed", "stored", "invalidated", "released"}
+var historyPlaces = []string{"held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked",
+	"committed", "stored", "invalidated", "released"}
 
 // plan has something happen in one of a few writes, at one of the places.
 func (h *historian) plan(r *rand.Rand) {
@@ -235,8 +236,10 @@ func (h *historian) open() error {
 	}
 	h.rdb = redis.NewClient(&redis.Options{Addr: h.Redis, ContextTimeoutEnabled: true, PoolSize: 32,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
-	settings := &cacheaside.Options{StrictWrites: true, LeaseTTL: historyLease, RedisTimeout: historyLease / 2, MaxStaleness: time.Second}
-	o := cacheaside.LoaderOptions{TTL: time.Second, Jitter: 0.5, ErrorTTL: 10 * time.Millisecond, LoadTimeout: 2 * time.Second, BreakAt: -1}
+	settings := &cacheaside.Options{StrictWrites: true, LeaseTTL: historyLease, RedisTimeout: historyLease / 2,
+		MaxStaleness: time.Second}
+	o := cacheaside.LoaderOptions{TTL: time.Second, Jitter: 0.5, ErrorTTL: 10 * time.Millisecond,
+		LoadTimeout: 2 * time.Second, BreakAt: -1}
 	relay := &RelayOptions{ClaimFor: time.Second}
 	if h.Patient {
 		settings.LeaseTTL, settings.RedisTimeout, o.LoadTimeout, relay = long, testenv.Hang, testenv.Hang, nil
@@ -324,7 +327,8 @@ func (h *historian) read(r *rand.Rand, _ string) {
 	}
 	for row, seen := range found {
 		if _, many := errors.AsType[*cacheaside.BatchError[int]](err); loader != "" && (err == nil || many) {
-			h.note(diaryLine{What: "read", Read: &historyRead{loader, row, seen, seen.Process == h.Process && seen.Loaded >= call, call, at}})
+			h.note(diaryLine{What: "read", Read: &historyRead{loader, row, seen, seen.Process == h.Process &&
+				seen.Loaded >= call, call, at}})
 		}
 	}
 	time.Sleep(time.Duration(r.Int64N(int64(6 * time.Millisecond))))
@@ -384,12 +388,13 @@ func (h *historian) write(r *rand.Rand, id string) {
 			also = append(also, h.keys(row)...)
 		}
 		err = quietly(func() error {
-			return WriteThrough(ctx, h.writer, h.single, rows[0], func(ctx context.Context, tx *sqlx.Tx) (registerRow, error) {
-				if err := change(ctx, tx); err != nil {
-					return registerRow{}, err
-				}
-				return registerRow{Value: id, Version: versions[0].Version, Process: -1}, nil
-			}, also...)
+			return WriteThrough(ctx, h.writer, h.single, rows[0],
+				func(ctx context.Context, tx *sqlx.Tx) (registerRow, error) {
+					if err := change(ctx, tx); err != nil {
+						return registerRow{}, err
+					}
+					return registerRow{Value: id, Version: versions[0].Version, Process: -1}, nil
+				}, also...)
 		})
 	} else {
 		given := h.keys(rows[0])
@@ -432,11 +437,13 @@ func quietly(f func() error) (err error) {
 func (h *historian) change(ctx context.Context, tx *sqlx.Tx, id string, rows []int) (all []writtenRow, err error) {
 	for _, row := range rows {
 		var before registerRow
-		if err := tx.GetContext(ctx, &before, tx.Rebind("SELECT value, version FROM registers WHERE id = ? FOR UPDATE"), row); err != nil {
+		if err := tx.GetContext(ctx, &before, tx.Rebind("SELECT value, version FROM registers WHERE id = ? FOR UPDATE"),
+			row); err != nil {
 			return nil, err
 		}
 		w := writtenRow{Row: row, Version: before.Version + 1, Before: before.Value}
-		if err := execOn(ctx, tx, "UPDATE registers SET value = ?, version = ? WHERE id = ?", id, w.Version, row); err != nil {
+		if err := execOn(ctx, tx, "UPDATE registers SET value = ?, version = ? WHERE id = ?", id, w.Version,
+			row); err != nil {
 			return nil, err
 		}
 		all = append(all, w)

@@ -82,7 +82,8 @@ type historyPlace struct {
 }
 
 func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
-	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), server: testenv.DatabaseOf(t, e), broken: map[string]int{}}
+	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t),
+		server: testenv.DatabaseOf(t, e), broken: map[string]int{}}
 	f.db = f.server.Open(t)
 	var err error
 	f.outbox, err = NewTestOutbox(f.db, "", testSpace)
@@ -90,7 +91,8 @@ func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
 		err = f.outbox.CreateTable(t.Context())
 	}
 	if err == nil {
-		_, err = f.db.Exec("CREATE TABLE registers (id INT PRIMARY KEY, value VARCHAR(50) NOT NULL, version BIGINT NOT NULL)")
+		_, err = f.db.Exec("CREATE TABLE registers (id INT PRIMARY KEY, value VARCHAR(50) NOT NULL, version BIGINT " +
+			"NOT NULL)")
 	}
 	for row := range historyRows {
 		if err == nil {
@@ -133,7 +135,8 @@ func (f *historyFleet) run(length time.Duration) *history {
 		})
 	}
 	for until := time.Now().Add(length + testenv.Hang); ; time.Sleep(100 * time.Millisecond) {
-		if lasted := time.Duration(monotonic() - began); lasted >= length && f.read(began).enough() || time.Now().After(until) {
+		if lasted := time.Duration(monotonic() - began); lasted >= length && f.read(began).enough() ||
+			time.Now().After(until) {
 			break
 		}
 	}
@@ -255,11 +258,13 @@ func (f *historyFleet) settle(h *history) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), testenv.Hang)
 	defer cancel()
 	for row := range h.final { // waits for a transaction that has not ended
-		if err := f.db.GetContext(ctx, &h.final[row], f.db.Rebind("SELECT value, version FROM registers WHERE id = ? FOR UPDATE"), row); err != nil {
+		if err := f.db.GetContext(ctx, &h.final[row],
+			f.db.Rebind("SELECT value, version FROM registers WHERE id = ? FOR UPDATE"), row); err != nil {
 			f.t.Fatal(err)
 		}
 	}
-	last := historian{historyConfig: historyConfig{Redis: f.redis.Addr, DSN: f.server.DSN(f.t), Patient: true, Process: -2}}
+	last := historian{historyConfig: historyConfig{Redis: f.redis.Addr, DSN: f.server.DSN(f.t), Patient: true,
+		Process: -2}}
 	if err := last.open(); err != nil {
 		f.t.Fatal(err)
 	}
@@ -277,7 +282,8 @@ func (f *historyFleet) settle(h *history) {
 	for _, l := range []*cacheaside.Loader[int, registerRow]{last.single, last.many} {
 		for row, want := range h.final {
 			if got, err := l.Get(ctx, row, cacheaside.Fresh); got.Value != want.Value || err != nil {
-				f.t.Errorf("%v: at the end version %d is read, %v, and version %d was written", l.Key(row), got.Version, err, want.Version)
+				f.t.Errorf("%v: at the end version %d is read, %v, and version %d was written", l.Key(row), got.Version,
+					err, want.Version)
 			}
 		}
 	}

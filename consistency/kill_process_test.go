@@ -43,7 +43,8 @@ func (k *killPlay) spawn(role string, w killWorld) *killedProcess {
 
 // spawnKilled sends the process to ended when it has exited, unless ended is nil.
 func spawnKilled(t *testing.T, role string, w killWorld, ended chan<- *killedProcess) *killedProcess {
-	c := &killedProcess{killWorld: w, role: role, scope: &killScope{TB: t}, since: time.Now(), lines: make(chan string, 1000)}
+	c := &killedProcess{killWorld: w, role: role, scope: &killScope{TB: t}, since: time.Now(),
+		lines: make(chan string, 1000)}
 	c.Child = testenv.SpawnChild(c.scope, role, w.env())
 	go func() {
 		defer close(c.lines)

@@ -16,7 +16,8 @@ import (
 
 var (
 	killSeed  = flag.Uint64("kill.seed", 1, "of TestNothingIsForgotten")
-	killKills = flag.Int("kill.kills", 0, "at each level, of TestNothingIsForgotten; 0: 8, and 500 with CACHEASIDE_ACCEPT")
+	killKills = flag.Int("kill.kills", 0,
+		"at each level, of TestNothingIsForgotten; 0: 8, and 500 with CACHEASIDE_ACCEPT")
 )
 
 // TestNothingIsForgotten: processes that write are killed anywhere, and relays, and Redis, while
@@ -95,7 +96,8 @@ func newKillPlay(t *testing.T, e testenv.Engine, kills int) *killPlay {
 	}
 	t.Cleanup(own.close)
 	p := &killPlay{
-		killProcess: own, t: t, server: server, random: rand.New(rand.NewPCG(*killSeed, 0)), ended: make(chan *killedProcess, 100),
+		killProcess: own, t: t, server: server, random: rand.New(rand.NewPCG(*killSeed, 0)),
+		ended: make(chan *killedProcess, 100),
 		decks: map[int][]string{}, died: map[int]map[string]int{}, history: map[int][]string{},
 	}
 	p.planFor(kills)
@@ -180,7 +182,8 @@ func (k *killPlay) soon() time.Time {
 // writer is the next of the plan. One in four is killed at any instant, the others kill themselves.
 func (k *killPlay) writer(w killWorld) *killedProcess {
 	var after time.Duration
-	if k.shared(w.Block) && len(k.history[w.Block]) == 0 && !slices.ContainsFunc(k.living, func(c *killedProcess) bool { return c.Block == w.Block }) {
+	if k.shared(w.Block) && len(k.history[w.Block]) == 0 &&
+		!slices.ContainsFunc(k.living, func(c *killedProcess) bool { return c.Block == w.Block }) {
 		after = 1 + time.Duration(k.random.Int64N(int64(100*time.Millisecond)))
 	} else {
 		w.Point, w.Nth = k.draw(w.Case), 1+k.random.IntN(4)
@@ -206,7 +209,8 @@ func (k *killPlay) draw(group int) string {
 	if len(k.decks[group]) == 0 {
 		deck := slices.DeleteFunc(slices.Clone(points), func(at string) bool { return !passes(group, at) })
 		if group == relaying {
-			deck = append(deck, "relaying", "gone", "gone") // with what it has claimed, and when that is not in the queue any more
+			// with what it has claimed, and when that is not in the queue any more
+			deck = append(deck, "relaying", "gone", "gone")
 		}
 		k.random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		if worst := slices.Index(deck, "committed"); worst > 0 && len(k.died[group]) == 0 {
@@ -326,22 +330,26 @@ func (k *killPlay) report(wrong map[string][]staleKey) {
 			c := killCases[s.block()%len(killCases)]
 			left[c.name+who]++
 			if !c.memory {
-				t.Errorf("%s: %s has not forgotten: %v; its writers have died at: %s", c.name, who, s, strings.Join(k.history[s.block()], ", "))
+				t.Errorf("%s: %s has not forgotten: %v; its writers have died at: %s", c.name, who, s,
+					strings.Join(k.history[s.block()], ", "))
 			}
 		}
 	}
 	keys := k.blocks * (killRows + 1)
-	t.Logf("seed %d, %v of kills, %d of Redis among them; in the end %d of %d keys were cached", k.Seed, k.took.Round(time.Millisecond), k.redisKills, k.cached, keys)
+	t.Logf("seed %d, %v of kills, %d of Redis among them; in the end %d of %d keys were cached", k.Seed,
+		k.took.Round(time.Millisecond), k.redisKills, k.cached, keys)
 	for i, c := range killCases {
 		var writes int
-		if err := k.db.Get(&writes, k.db.Rebind("SELECT SUM(n) FROM kill_row WHERE MOD(block, ?) = ?"), len(killCases), i); err != nil {
+		if err := k.db.Get(&writes, k.db.Rebind("SELECT SUM(n) FROM kill_row WHERE MOD(block, ?) = ?"), len(killCases),
+			i); err != nil {
 			t.Fatal(err)
 		}
 		var seen string
 		for _, who := range eyes {
 			seen += fmt.Sprintf(", %s %d", who, left[c.name+who])
 		}
-		t.Logf("%-12s keys stale for ever: %d (as seen by%s); writes committed: %d; killed %s", c.name, left[c.name+"Redis"], seen[1:], writes, k.deaths(i))
+		t.Logf("%-12s keys stale for ever: %d (as seen by%s); writes committed: %d; killed %s", c.name,
+			left[c.name+"Redis"], seen[1:], writes, k.deaths(i))
 	}
 	t.Logf("relays killed %s", k.deaths(relaying))
 	if k.cached*2 < keys {
@@ -354,7 +362,8 @@ func (k *killPlay) report(wrong map[string][]staleKey) {
 		t.Error("Inline has left nothing: this has shown nothing")
 	}
 	for _, at := range points {
-		if n := 0; !slices.ContainsFunc(append(caseNumbers(), relaying), func(group int) bool { n += k.died[group][at]; return n > 0 }) {
+		if n := 0; !slices.ContainsFunc(append(caseNumbers(), relaying),
+			func(group int) bool { n += k.died[group][at]; return n > 0 }) {
 			t.Errorf("no process was killed at %q", at)
 		}
 	}

@@ -97,7 +97,8 @@ func (k killWorld) open() (_ *killProcess, err error) {
 	}
 	p.db.SetMaxOpenConns(6)
 	p.db.SetMaxIdleConns(6)
-	p.rdb = redis.NewClient(&redis.Options{Addr: k.Redis, ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
+	p.rdb = redis.NewClient(&redis.Options{Addr: k.Redis, ContextTimeoutEnabled: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 	memory := int64(-1)
 	if k.Memory {
 		memory = 0
@@ -108,15 +109,19 @@ func (k killWorld) open() (_ *killProcess, err error) {
 	}
 	for i := range p.sides {
 		s, name := &p.sides[i], []string{"plain", "strict"}[i]
-		s.cache, err = cacheaside.New(p.rdb, &cacheaside.Options{Prefix: name, MemoryBytes: memory, LeaseTTL: killLease, StrictWrites: i == 1, MaxStaleness: killStaleness, RedisTimeout: timeout})
+		s.cache, err = cacheaside.New(p.rdb, &cacheaside.Options{Prefix: name, MemoryBytes: memory, LeaseTTL: killLease,
+			StrictWrites: i == 1, MaxStaleness: killStaleness, RedisTimeout: timeout})
 		if err != nil {
 			return nil, err
 		}
-		o := &cacheaside.LoaderOptions{TTL: time.Hour, Jitter: -1, EarlyRefresh: -1, MemoryTTL: time.Hour} // nothing heals by itself
-		if s.rows, err = cacheaside.NewLoader(s.cache, "row", p.loader("SELECT n FROM kill_row WHERE id = ?"), o); err != nil {
+		// nothing heals by itself
+		o := &cacheaside.LoaderOptions{TTL: time.Hour, Jitter: -1, EarlyRefresh: -1, MemoryTTL: time.Hour}
+		if s.rows, err = cacheaside.NewLoader(s.cache, "row", p.loader("SELECT n FROM kill_row WHERE id = ?"),
+			o); err != nil {
 			return nil, err
 		}
-		if s.sums, err = cacheaside.NewLoader(s.cache, "sum", p.loader("SELECT SUM(n) FROM kill_row WHERE block = ?"), o); err != nil {
+		if s.sums, err = cacheaside.NewLoader(s.cache, "sum", p.loader("SELECT SUM(n) FROM kill_row WHERE block = ?"),
+			o); err != nil {
 			return nil, err
 		}
 		if s.box, err = NewTestOutbox(p.db, "kill_outbox_"+name, name); err != nil {
@@ -183,7 +188,8 @@ func (k killWorld) env() string {
 
 // createTables makes the tables with the given number of blocks.
 func (k *killProcess) createTables(ctx context.Context, blocks int) error {
-	if _, err := k.db.ExecContext(ctx, "CREATE TABLE kill_row (id BIGINT PRIMARY KEY, block BIGINT NOT NULL, n BIGINT NOT NULL)"); err != nil {
+	if _, err := k.db.ExecContext(ctx,
+		"CREATE TABLE kill_row (id BIGINT PRIMARY KEY, block BIGINT NOT NULL, n BIGINT NOT NULL)"); err != nil {
 		return err
 	}
 	if _, err := k.db.ExecContext(ctx, "CREATE INDEX kill_row_block ON kill_row (block)"); err != nil {
@@ -246,7 +252,8 @@ func (s staleKey) String() string {
 // those that differ from the database.
 func (k *killProcess) check(ctx context.Context, blocks int) (wrong []staleKey, err error) {
 	var table []struct{ ID, Block, N int64 }
-	if err := k.db.SelectContext(ctx, &table, k.db.Rebind("SELECT id, block, n FROM kill_row WHERE block < ?"), blocks); err != nil {
+	if err := k.db.SelectContext(ctx, &table, k.db.Rebind("SELECT id, block, n FROM kill_row WHERE block < ?"),
+		blocks); err != nil {
 		return nil, err
 	}
 	rows, sums := make(map[int64]int64), make(map[int64]int64)

@@ -98,7 +98,8 @@ func (m memory) holds(items int) {
 func TestMemoryQueueTakesTogether(t *testing.T) {
 	inMemory(t, 0, func(q memory) {
 		for n := range 1000 {
-			q.put(consistency.Item{Key: userKey(1), After: 2 * time.Second, Admit: n == 7}, consistency.Item{Key: userKey(1), Reload: true})
+			q.put(consistency.Item{Key: userKey(1), After: 2 * time.Second, Admit: n == 7},
+				consistency.Item{Key: userKey(1), Reload: true})
 			time.Sleep(time.Millisecond)
 			q.holds(2)
 		}
@@ -130,7 +131,8 @@ func TestMemoryQueueAdoptsTheLaterOfTwo(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			inMemory(t, 0, func(q memory) {
-				q.put(consistency.Item{Key: userKey(1), After: c.first, Again: c.again}, consistency.Item{Key: userKey(1), After: c.second, Again: c.again2})
+				q.put(consistency.Item{Key: userKey(1), After: c.first, Again: c.again},
+					consistency.Item{Key: userKey(1), After: c.second, Again: c.again2})
 				q.holds(1)
 				if got := q.next(c.due); got.Again != c.wantAgain {
 					q.Errorf("again after %v, want %v", got.Again, c.wantAgain)
@@ -156,7 +158,8 @@ func TestMemoryQueueDoesTheOverdueOnce(t *testing.T) {
 				q.done(got)
 			}
 			q.holds(0)
-			q.put(consistency.Item{Key: userKey(1), Again: 5 * time.Second}) // what is to be done twice is, though it is late
+			// what is to be done twice is, though it is late
+			q.put(consistency.Item{Key: userKey(1), Again: 5 * time.Second})
 			time.Sleep(time.Minute)
 			q.put(consistency.Item{Key: userKey(1)})
 			if got := q.claim()[0]; got.Again != 5*time.Second {
@@ -226,7 +229,8 @@ func TestMemoryQueueFull(t *testing.T) {
 			q.Fatal(err)
 		}
 		for n := range 1000 {
-			q.put(consistency.Item{Key: userKey(n), After: time.Duration(n) * time.Second, Again: time.Minute, Reload: n%2 == 0})
+			q.put(consistency.Item{Key: userKey(n), After: time.Duration(n) * time.Second, Again: time.Minute,
+				Reload: n%2 == 0})
 			if d, _ := q.Depth(q.Context()); d.Items > 100 {
 				q.Fatalf("%d items", d.Items)
 			}
@@ -299,8 +303,10 @@ func TestMemoryQueueForgetsNothing(t *testing.T) {
 			}
 		}
 		for range 5000 {
-			k := cacheaside.Key{Loader: fmt.Sprint("l", rand.IntN(3)), Text: fmt.Sprint(rand.IntN(30)), Group: rand.IntN(4) == 0}
-			i := consistency.Item{Key: k, After: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond, Again: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond}
+			k := cacheaside.Key{Loader: fmt.Sprint("l", rand.IntN(3)), Text: fmt.Sprint(rand.IntN(30)),
+				Group: rand.IntN(4) == 0}
+			i := consistency.Item{Key: k, After: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond,
+				Again: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond}
 			if keys[k] == nil {
 				keys[k] = &state{}
 			}
@@ -353,7 +359,8 @@ func TestMemoryQueueWaits(t *testing.T) {
 
 func TestMemoryQueueBadInput(t *testing.T) {
 	inMemory(t, 0, func(q memory) {
-		if err := q.Put(q.Context(), consistency.Item{Key: userKey(1)}, consistency.Item{Key: cacheaside.Key{Loader: "a:b"}}); err == nil {
+		if err := q.Put(q.Context(), consistency.Item{Key: userKey(1)},
+			consistency.Item{Key: cacheaside.Key{Loader: "a:b"}}); err == nil {
 			q.Error("put a key that is none")
 		}
 		q.holds(0)
@@ -373,7 +380,8 @@ func TestMemoryQueueGroups(t *testing.T) {
 		q.put(consistency.Item{Key: group(1)}, consistency.Item{Key: userKey(1)}, consistency.Item{Key: group(1)})
 		q.holds(2)
 		for n := range 5 {
-			q.put(consistency.Item{Key: group(n)}, consistency.Item{Key: userKey(n)}, consistency.Item{Key: cacheaside.Key{Loader: "order", Text: fmt.Sprint(n % 2)}})
+			q.put(consistency.Item{Key: group(n)}, consistency.Item{Key: userKey(n)},
+				consistency.Item{Key: cacheaside.Key{Loader: "order", Text: fmt.Sprint(n % 2)}})
 		}
 		keys := map[cacheaside.Key]bool{}
 		for _, i := range q.claim() {

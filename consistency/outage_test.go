@@ -21,7 +21,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in TestOutage; 0: 1s, and 5m with CACHEASIDE_ACCEPT")
+var outageTime = flag.Duration("outage.time", 0,
+	"for which Redis is out in TestOutage; 0: 1s, and 5m with CACHEASIDE_ACCEPT")
 
 // TestOutage: Redis is out, or hangs, while rows are written 200 times a second. Nothing is lost,
 // all writes are done before it is back, relays alert, and after Redis' return all is done. At full
@@ -44,7 +45,8 @@ func outages(t *testing.T, e testenv.Engine) {
 		level Level
 		begin func(*outage) (back func())
 		full  bool // at full size only; for TestRedisOut has each level with a Redis that is killed, and one that hangs
-	}{{"OutboxKilled", Outbox, kill, true}, {"OutboxHung", Outbox, hang, false}, {"InlineKilled", Inline, kill, false}, {"InlineHung", Inline, hang, true}} {
+	}{{"OutboxKilled", Outbox, kill, true}, {"OutboxHung", Outbox, hang, false}, {"InlineKilled", Inline, kill, false},
+		{"InlineHung", Inline, hang, true}} {
 		if of.full && !testenv.Accepting {
 			continue
 		}
@@ -96,7 +98,8 @@ type outage struct {
 }
 
 func newOutage(t *testing.T, m *testenv.Database, level Level) *outage {
-	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, time.Second), every: 20 * time.Millisecond} // as two of them share the machine
+	// as two of them share the machine
+	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, time.Second), every: 20 * time.Millisecond}
 	if testenv.Accepting {
 		o.length, o.every = cmp.Or(*outageTime, 5*time.Minute), 5*time.Millisecond
 	}
@@ -154,7 +157,8 @@ func (o *outage) process(of cacheaside.Options) (*cacheaside.Cache, *cacheaside.
 	cache, err := cacheaside.New(rdb, &of)
 	o.check(err)
 	o.t.Cleanup(func() { cache.Close() })
-	rows, err := cacheaside.NewBatchLoader(cache, "item", o.load, &cacheaside.LoaderOptions{TTL: time.Hour, Jitter: -1, EarlyRefresh: -1, BatchSize: 1000})
+	rows, err := cacheaside.NewBatchLoader(cache, "item", o.load,
+		&cacheaside.LoaderOptions{TTL: time.Hour, Jitter: -1, EarlyRefresh: -1, BatchSize: 1000})
 	o.check(err)
 	return cache, rows
 }
@@ -304,8 +308,10 @@ func (o *outage) report(before, out []time.Duration, heap uint64, depth int, dra
 	end := o.heap()
 	s := o.writer.Stats()
 	t.Logf("%d writes while Redis was out for %v: took %s; before: %s", len(out), o.length, spread(out), spread(before))
-	t.Logf("to be done when it was back: %d; done %v later; alerts of the relays: %v; queued %d keys, %d of them without a try, ErrQueued %d; the heap: %s before, %s at most, %s in the end",
-		depth, drained.Round(time.Millisecond), alerts, s.Queued, s.Skipped, o.queued.Load(), mega(heap), mega(most), mega(end))
+	t.Logf("to be done when it was back: %d; done %v later; alerts of the relays: %v; queued %d keys, %d of them "+
+		"without a try, ErrQueued %d; the heap: %s before, %s at most, %s in the end",
+		depth, drained.Round(time.Millisecond), alerts, s.Queued, s.Skipped, o.queued.Load(), mega(heap), mega(most),
+		mega(end))
 	o.lost()
 	if depth == 0 {
 		t.Error("nothing was to be done: this has shown nothing")
@@ -371,7 +377,8 @@ func (o *outage) lost() {
 
 // spread is how a number of times are spread.
 func spread(all []time.Duration) string {
-	return fmt.Sprintf("%v (median), %v (99 %%), %v (longest)", quantile(0.5, all).Round(10*time.Microsecond), quantile(0.99, all).Round(10*time.Microsecond), quantile(1, all).Round(time.Millisecond))
+	return fmt.Sprintf("%v (median), %v (99 %%), %v (longest)", quantile(0.5, all).Round(10*time.Microsecond),
+		quantile(0.99, all).Round(10*time.Microsecond), quantile(1, all).Round(time.Millisecond))
 }
 
 // quantile is one of times.

@@ -69,7 +69,8 @@ func TestDoubleDelete(t *testing.T) {
 				if level == Async {
 					x.timeHasCome()
 				}
-				x.relays("invalidated once more", func() bool { d, err := x.options.Queue.Depth(t.Context()); return d.Items == 0 && err == nil })
+				x.relays("invalidated once more",
+					func() bool { d, err := x.options.Queue.Depth(t.Context()); return d.Items == 0 && err == nil })
 				x.reads("new")
 			}
 		})

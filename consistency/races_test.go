@@ -73,7 +73,8 @@ func (r *run) stale() bool {
 func (r *run) end(before bool) staleness {
 	r.t.Helper()
 	before = r.stale() || before
-	r.relays("the queue is empty", func() bool { d, err := r.options.Queue.Depth(r.t.Context()); return d.Items == 0 && err == nil })
+	r.relays("the queue is empty",
+		func() bool { d, err := r.options.Queue.Depth(r.t.Context()); return d.Items == 0 && err == nil })
 	switch {
 	case r.stale():
 		return forever
@@ -92,16 +93,17 @@ var races = []struct {
 	{"a reader has read the row before the commit, and stores it after everything else", func(r *run) staleness {
 		r.check(r.other.Invalidate(r.t.Context(), 1)) // so that it loads
 		begun, resume := make(chan struct{}), make(chan struct{})
-		slow, err := cacheaside.NewLoader(r.newCache(r.server.Client(r.t), cacheaside.Options{MemoryBytes: -1}), "item", func(ctx context.Context, id int) (string, error) {
-			v, err := r.load(ctx, id)
-			select {
-			case <-begun:
-			default:
-				close(begun)
-				<-resume
-			}
-			return v, err
-		}, nil)
+		slow, err := cacheaside.NewLoader(r.newCache(r.server.Client(r.t), cacheaside.Options{MemoryBytes: -1}), "item",
+			func(ctx context.Context, id int) (string, error) {
+				v, err := r.load(ctx, id)
+				select {
+				case <-begun:
+				default:
+					close(begun)
+					<-resume
+				}
+				return v, err
+			}, nil)
 		r.check(err)
 		read := make(chan error)
 		go func() {
@@ -126,7 +128,8 @@ var races = []struct {
 	{"a reader loads from a replica that lags, after the invalidation", func(r *run) staleness {
 		lags := r.lagging(r.newCache(r.server.Client(r.t), cacheaside.Options{MemoryBytes: -1}))
 		r.check(r.write())
-		r.eventually("the writer has done with it", func() bool { return r.double > 0 || r.level == Async || r.intents() == 0 })
+		r.eventually("the writer has done with it",
+			func() bool { return r.double > 0 || r.level == Async || r.intents() == 0 })
 		lags()
 		return r.end(false)
 	}},
@@ -173,10 +176,12 @@ func (x *world) impatient() *world {
 	o.Addr = x.redis.Addr
 	rdb := redis.NewClient(o)
 	x.t.Cleanup(func() { rdb.Close() })
-	y.cache = x.newCache(rdb, cacheaside.Options{RedisTimeout: 60 * time.Millisecond, ReadTimeout: 60 * time.Millisecond, MemoryBytes: -1})
+	y.cache = x.newCache(rdb,
+		cacheaside.Options{RedisTimeout: 60 * time.Millisecond, ReadTimeout: 60 * time.Millisecond, MemoryBytes: -1})
 	y.rows = x.newLoader(y.cache, nil)
 	var err error
-	y.Writer, err = NewWriter(x.writes, y.cache, &Options{Queue: x.box, NoRelay: true, AsyncDelay: x.options.AsyncDelay})
+	y.Writer, err = NewWriter(x.writes, y.cache,
+		&Options{Queue: x.box, NoRelay: true, AsyncDelay: x.options.AsyncDelay})
 	x.check(err)
 	x.t.Cleanup(func() { y.Close() })
 	y.grace = x.grace

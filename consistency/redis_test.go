@@ -16,7 +16,8 @@ import (
 
 // quick sets short time-outs: the process does not wait long for Redis, and if it cannot end a
 // lease, others wait only briefly for it.
-var quick = cacheaside.Options{RedisTimeout: 50 * time.Millisecond, ReadTimeout: 50 * time.Millisecond, LeaseTTL: 2 * time.Second, MemoryBytes: -1}
+var quick = cacheaside.Options{RedisTimeout: 50 * time.Millisecond, ReadTimeout: 50 * time.Millisecond,
+	LeaseTTL: 2 * time.Second, MemoryBytes: -1}
 
 // away makes Redis unreachable until back is called. how says whether Redis hangs, and later does
 // what it was sent; is dead, and loses its data; or is cut off from the writing process.
@@ -43,12 +44,13 @@ func TestRedisOut(t *testing.T) {
 	}{{"hung", false}, {"dead", false}, {"cut", false}, {"cut", true}} {
 		t.Run(fmt.Sprintf("%s/memory=%v", c.how, c.inMemory), func(t *testing.T) {
 			var told []cacheaside.Key
-			x := start(t, setup{cache: quick, inMemory: c.inMemory, Options: Options{OnQueued: func(_ context.Context, keys []cacheaside.Key, err error) {
-				if err == nil {
-					t.Error("OnQueued without an error")
-				}
-				told = append(told, keys...)
-			}}})
+			x := start(t, setup{cache: quick, inMemory: c.inMemory,
+				Options: Options{OnQueued: func(_ context.Context, keys []cacheaside.Key, err error) {
+					if err == nil {
+						t.Error("OnQueued without an error")
+					}
+					told = append(told, keys...)
+				}}})
 			for _, level := range levels {
 				if c.inMemory && (level == Async || level == Outbox) {
 					continue
@@ -94,7 +96,8 @@ func TestRedisOut(t *testing.T) {
 				if c.how == "cut" {
 					x.otherReads("old")
 				}
-				x.relays("the queue is empty", func() bool { d, err := x.options.Queue.Depth(t.Context()); return d.Items == 0 && err == nil })
+				x.relays("the queue is empty",
+					func() bool { d, err := x.options.Queue.Depth(t.Context()); return d.Items == 0 && err == nil })
 				x.reads("new")
 			}
 		})
@@ -135,7 +138,8 @@ func TestRedisSkipped(t *testing.T) {
 
 // TestRedisLost: Redis goes away in the middle of a Strict write.
 func TestRedisLost(t *testing.T) {
-	x := start(t, setup{cache: cacheaside.Options{RedisTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond, LeaseTTL: 10 * time.Second, MemoryBytes: -1}})
+	x := start(t, setup{cache: cacheaside.Options{RedisTimeout: 100 * time.Millisecond,
+		ReadTimeout: 100 * time.Millisecond, LeaseTTL: 10 * time.Second, MemoryBytes: -1}})
 	w := x.At(Strict)
 	for _, place := range []string{"written", "committed"} {
 		var err error
@@ -215,7 +219,8 @@ func TestNoTable(t *testing.T) {
 			x := start(t, setup{engine: e})
 			x.exec("DROP TABLE cacheaside_outbox")
 			for _, level := range []Level{Async, Outbox, Strict} {
-				if err := x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)); err == nil || !strings.Contains(err.Error(), "cacheaside_outbox") {
+				if err := x.At(level).Update(t.Context(), set(1, "new"), x.rows.Key(1)); err == nil ||
+					!strings.Contains(err.Error(), "cacheaside_outbox") {
 					t.Errorf("%v: %v", level, err)
 				}
 				x.has("old")
@@ -252,6 +257,7 @@ func TestQueueFull(t *testing.T) {
 		is(t, x.Update(t.Context(), set(1, "new"), x.rows.Key(id)), ErrQueued)
 	}
 	back()
-	x.relays("the queue is empty", func() bool { d, err := x.options.Queue.Depth(t.Context()); return d.Items == 0 && err == nil })
+	x.relays("the queue is empty",
+		func() bool { d, err := x.options.Queue.Depth(t.Context()); return d.Items == 0 && err == nil })
 	x.eventually("all know", func() bool { v, err := x.other.Get(t.Context(), 1); return v == "new" && err == nil })
 }

@@ -192,7 +192,8 @@ func (w *waitingQueue) Wait(ctx context.Context) {
 func TestRelayLoggerPanics(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)
-		r, err := newRelay(s.cache, s.queue, &RelayOptions{Logger: testenv.PanickingLogger(relayPrivate), OnAlert: s.alerted})
+		r, err := newRelay(s.cache, s.queue, &RelayOptions{Logger: testenv.PanickingLogger(relayPrivate),
+			OnAlert: s.alerted})
 		if err != nil {
 			s.Fatal(err)
 		}

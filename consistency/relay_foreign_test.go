@@ -22,7 +22,8 @@ func TestRelayWithoutTheLoader(t *testing.T) {
 		s.cache.lacks = "foreign"
 		r, _ := s.start(RelayOptions{})
 		foreign := keyOf("foreign", 1)
-		s.put(Item{Key: foreign, Admit: true}, Item{Key: keyOf("foreign", 2)}, Item{Key: relayKey(3), Admit: true}, Item{Key: cacheaside.Key{Loader: "foreign", All: true}, Admit: true})
+		s.put(Item{Key: foreign, Admit: true}, Item{Key: keyOf("foreign", 2)}, Item{Key: relayKey(3), Admit: true},
+			Item{Key: cacheaside.Key{Loader: "foreign", All: true}, Admit: true})
 		s.at(time.Second)
 		if st := r.Stats(); st.Done != 3 || st.Unknown == 0 || st.Alerts != 0 || st.Failed != 0 {
 			s.Errorf("%+v", st)
@@ -32,7 +33,8 @@ func TestRelayWithoutTheLoader(t *testing.T) {
 			s.Errorf("%+v", st)
 		}
 		alerts := s.gotAlerts()
-		if len(alerts) != 1 || alerts[0].Attempts != 10 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay in this process has this loader") {
+		if len(alerts) != 1 || alerts[0].Attempts != 10 ||
+			!strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay in this process has this loader") {
 			s.Errorf("%+v", alerts)
 		}
 		s.at(time.Hour)
@@ -67,7 +69,8 @@ func TestRelayOfManyWithoutTheLoader(t *testing.T) {
 		if st := r.Stats(); st.Unknown < n {
 			s.Errorf("%+v", st)
 		}
-		if alerts := s.gotAlerts(); len(alerts) != 1 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay in this process has this loader") {
+		if alerts := s.gotAlerts(); len(alerts) != 1 ||
+			!strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay in this process has this loader") {
 			s.Errorf("%+v", alerts)
 		}
 		last := 20
@@ -77,7 +80,8 @@ func TestRelayOfManyWithoutTheLoader(t *testing.T) {
 		for second := 2; second <= last; second++ {
 			before := r.Stats().Unknown
 			s.at(time.Duration(second) * time.Second)
-			if tried := r.Stats().Unknown - before; tried > 450 { // those of two seconds at first, as none comes back within one
+			if tried := r.Stats().Unknown - before; tried > 450 {
+				// those of two seconds at first, as none comes back within one
 				s.Fatalf("%d of %d were tried in second %d", tried, n, second)
 			}
 			s.put(Item{Key: relayKey(second)})
@@ -107,7 +111,8 @@ func testManyForeignItems(t *testing.T, e testenv.Engine) {
 		n = 100_000
 	}
 	x := start(t, setup{engine: e, Options: Options{AsyncDelay: time.Millisecond}})
-	relay, err := NewRelay(x.cache, x.box, &RelayOptions{Poll: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	relay, err := NewRelay(x.cache, x.box,
+		&RelayOptions{Poll: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	x.check(err)
 	items := make([]Item, n)
 	for i := range items {
@@ -135,7 +140,8 @@ func testManyForeignItems(t *testing.T, e testenv.Engine) {
 			if testenv.Accepting && took > 2*time.Second {
 				t.Errorf("fresh after %v", took)
 			}
-			if most := 600 + int64(took.Seconds()*450); i > 0 && tried > most { // first come those that have become due in the first round
+			if most := 600 + int64(took.Seconds()*450); i > 0 && tried > most {
+				// first come those that have become due in the first round
 				t.Errorf("%d others were tried, want at most %d", tried, most)
 			}
 		}
@@ -198,7 +204,8 @@ func TestRelayWithoutTheLoaderNorRedis(t *testing.T) {
 func (x *world) without() (*Writer, *Relay) {
 	x.t.Helper()
 	cache := x.newCache(x.server.Client(x.t), cacheaside.Options{MemoryBytes: -1})
-	w, err := NewWriter(x.writes, cache, &Options{Queue: x.box, Level: Async, AsyncDelay: x.options.AsyncDelay, NoRelay: true})
+	w, err := NewWriter(x.writes, cache, &Options{Queue: x.box, Level: Async, AsyncDelay: x.options.AsyncDelay,
+		NoRelay: true})
 	x.check(err)
 	x.t.Cleanup(func() { w.Close() })
 	w.grace = x.grace
@@ -270,7 +277,8 @@ func TestAdmitOfItems(t *testing.T) {
 	x := start(t, setup{filter: items})
 	plain, err := cacheaside.NewLoader(x.cache, "plain", x.load, nil)
 	x.check(err)
-	keys := []cacheaside.Key{x.rows.Key(1), x.rows.Key(1).Existing(), plain.Key(1), x.rows.AllKeys(), {Loader: "item", Text: "g", Group: true}, {Loader: "foreign", Text: "1"}, {Loader: "foreign", Text: "g", Group: true}}
+	keys := []cacheaside.Key{x.rows.Key(1), x.rows.Key(1).Existing(), plain.Key(1), x.rows.AllKeys(),
+		{Loader: "item", Text: "g", Group: true}, {Loader: "foreign", Text: "1"}, {Loader: "foreign", Text: "g", Group: true}}
 	for _, byRelay := range []bool{false, true} {
 		var got []bool
 		for _, i := range x.outboxItems(Outbox, keys, byRelay) {
@@ -289,7 +297,8 @@ func TestRelayGroup(t *testing.T) {
 		s.cache.lacks = "foreign"
 		r, _ := s.start(RelayOptions{})
 		for n, loader := range []string{"user", "foreign"} {
-			s.put(Item{Key: cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, n), Group: true}, Admit: true, Reload: true})
+			s.put(Item{Key: cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, n), Group: true}, Admit: true,
+				Reload: true})
 		}
 		s.at(time.Second)
 		if st := r.Stats(); st.Done != 2 || st.Unknown != 0 || st.Failed != 0 {

@@ -91,7 +91,8 @@ func TestRelayHangs(t *testing.T) {
 				inStation(t, nil, func(s *station) {
 					op := map[bool]string{false: "admit", true: "refresh"}[reload]
 					h := newTrap(s, deaf, func(o string, keys []cacheaside.Key) bool {
-						return o == op && slices.ContainsFunc(keys, func(k cacheaside.Key) bool { return k.Loader == "bad" })
+						return o == op && slices.ContainsFunc(keys,
+							func(k cacheaside.Key) bool { return k.Loader == "bad" })
 					})
 					for n := range 148 {
 						k := keyOf(fmt.Sprint("good", n%3), n)
@@ -132,12 +133,14 @@ func TestRelayHangs(t *testing.T) {
 						s.Errorf("%d goroutines hang at once", n)
 					}
 					alerts := s.gotAlerts()
-					if len(alerts) != min(left, 1) || left > 0 && deaf && !strings.Contains(alerts[0].Err.Error(), "bad") || r.Stats().Out {
+					if len(alerts) != min(left, 1) || left > 0 && deaf &&
+						!strings.Contains(alerts[0].Err.Error(), "bad") || r.Stats().Out {
 						s.Errorf("%+v", alerts)
 					}
 					s.put(Item{Key: keyOf("good1", 2000)})
 					time.Sleep(4 * time.Second)
-					s.done(keyOf("good1", 2000), 30*time.Minute+3*time.Second) // a round may just be waiting for its groups
+					// a round may just be waiting for its groups
+					s.done(keyOf("good1", 2000), 30*time.Minute+3*time.Second)
 					close(h.healed)
 					s.drained(3 * time.Minute)
 					if st := r.Stats(); st.Done != 151 || st.Bad+st.QueueErrors+st.Panics != 0 {
@@ -221,7 +224,8 @@ func TestRelayPoison(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 				for n := range 400 {
-					s.done(relayKey(1000+n), 5*time.Minute+time.Duration(n)*time.Second+300*time.Millisecond) // at the next poll
+					// at the next poll
+					s.done(relayKey(1000+n), 5*time.Minute+time.Duration(n)*time.Second+300*time.Millisecond)
 				}
 				if st := r.Stats(); st.Done != 799 || st.MaxLag > 5*time.Minute {
 					s.Errorf("%+v", st)
@@ -265,7 +269,8 @@ func TestRelayRetriesTogether(t *testing.T) {
 					s.at(time.Minute)
 					close(h.healed)
 					s.drained(time.Minute)
-					s.at(8 * time.Minute) // the last attempt that hung was in the first minute, or took until the second
+					// the last attempt that hung was in the first minute, or took until the second
+					s.at(8 * time.Minute)
 				}
 				s.cache.fail(func(op string, k cacheaside.Key) error {
 					if op == "admit" {
@@ -279,7 +284,8 @@ func TestRelayRetriesTogether(t *testing.T) {
 				time.Sleep(time.Minute)
 				s.cache.fail(nil)
 				calls.Store(0)
-				if took := s.drained(2 * time.Minute); took > 65*time.Second { // an item waits up to a minute for its next attempt
+				if took := s.drained(2 * time.Minute); took > 65*time.Second {
+					// an item waits up to a minute for its next attempt
 					s.Errorf("it took %v", took)
 				}
 				if got := calls.Load(); got > n/8 {
@@ -298,7 +304,10 @@ func TestRelayRetriesTogether(t *testing.T) {
 func TestRelayLateAdmit(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.late = true
-		h := newTrap(s, true, func(op string, keys []cacheaside.Key) bool { return op == "admit" && time.Since(s.began) < time.Minute })
+		h := newTrap(s, true, func(op string,
+			keys []cacheaside.Key) bool {
+			return op == "admit" && time.Since(s.began) < time.Minute
+		})
 		r, _ := s.start(RelayOptions{})
 		s.put(Item{Key: relayKey(1)})
 		s.at(25 * time.Second)
@@ -308,7 +317,8 @@ func TestRelayLateAdmit(t *testing.T) {
 		}
 		close(h.healed)
 		s.at(25*time.Second + time.Millisecond)
-		if got := s.cache.times("committed", relayKey(1).Text, s.began); len(got) != 2 { // of the job that was given up, and of the next one
+		if got := s.cache.times("committed", relayKey(1).Text, s.began); len(got) != 2 {
+			// of the job that was given up, and of the next one
 			s.Errorf("invalidated after the filter had it: %v", got)
 		}
 		s.drained(time.Minute)
@@ -319,7 +329,10 @@ func TestRelayLateAdmit(t *testing.T) {
 func TestRelayManyHang(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		const n = 2000
-		h := newTrap(s, true, func(op string, keys []cacheaside.Key) bool { return op == "admit" && keys[0].Loader == "bad" })
+		h := newTrap(s, true, func(op string,
+			keys []cacheaside.Key) bool {
+			return op == "admit" && keys[0].Loader == "bad"
+		})
 		r, _ := s.start(RelayOptions{})
 		for i := range n {
 			s.put(Item{Key: keyOf("bad", i)})

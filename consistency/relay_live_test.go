@@ -25,7 +25,8 @@ type row = cacheaside.Loader[string, int64]
 
 func newRelayLive(t *testing.T, r *testenv.Redis) *relayLive {
 	t.Helper()
-	cache, err := cacheaside.New(r.Client(t), &cacheaside.Options{RedisTimeout: 500 * time.Millisecond, MemoryBytes: -1})
+	cache, err := cacheaside.New(r.Client(t),
+		&cacheaside.Options{RedisTimeout: 500 * time.Millisecond, MemoryBytes: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,8 @@ func TestRelayLiveHangs(t *testing.T) {
 	q := NewMemoryQueue(0)
 	var rows atomic.Int64
 	f := hanging{make(chan struct{})}
-	bad, err := cacheaside.NewLoader(l.cache, "bad", func(context.Context, string) (int64, error) { return rows.Load(), nil }, &cacheaside.LoaderOptions{Filter: f})
+	bad, err := cacheaside.NewLoader(l.cache, "bad",
+		func(context.Context, string) (int64, error) { return rows.Load(), nil }, &cacheaside.LoaderOptions{Filter: f})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +177,8 @@ func TestRelayLiveHangs(t *testing.T) {
 	relay := l.relay(q, RelayOptions{ClaimFor: time.Second})
 	rows.Add(1)
 	for n := range 20 {
-		if err := q.Put(t.Context(), Item{Key: bad.Key(strconv.Itoa(n))}, Item{Key: good.Key(strconv.Itoa(n))}); err != nil {
+		if err := q.Put(t.Context(), Item{Key: bad.Key(strconv.Itoa(n))},
+			Item{Key: good.Key(strconv.Itoa(n))}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,7 +201,8 @@ func TestRelayLiveClosed(t *testing.T) {
 	q := NewMemoryQueue(0)
 	var rows atomic.Int64
 	inner, _ := other.loader("inner", &rows)
-	outer, err := cacheaside.NewLoader(l.cache, "outer", func(ctx context.Context, key string) (int64, error) { return inner.Get(ctx, key) }, nil)
+	outer, err := cacheaside.NewLoader(l.cache, "outer",
+		func(ctx context.Context, key string) (int64, error) { return inner.Get(ctx, key) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +210,8 @@ func TestRelayLiveClosed(t *testing.T) {
 	l.get(good, "1")
 	other.cache.Close()
 	alerts := make(chan Alert, 10)
-	relay, err := NewRelay(l.cache, q, &RelayOptions{Logger: slog.New(slog.DiscardHandler), OnAlert: func(a Alert) { alerts <- a }})
+	relay, err := NewRelay(l.cache, q,
+		&RelayOptions{Logger: slog.New(slog.DiscardHandler), OnAlert: func(a Alert) { alerts <- a }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +224,8 @@ func TestRelayLiveClosed(t *testing.T) {
 		}
 	}
 	put(Item{Key: outer.Key("1"), Reload: true})
-	testenv.Eventually(t, "what cannot be reloaded is invalidated", func() bool { return relay.Stats().NotReloaded == 1 })
+	testenv.Eventually(t, "what cannot be reloaded is invalidated",
+		func() bool { return relay.Stats().NotReloaded == 1 })
 	rows.Add(1)
 	put(Item{Key: good.Key("1")})
 	testenv.Eventually(t, "the new row", func() bool { return l.get(good, "1") == 1 })

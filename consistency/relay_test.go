@@ -21,9 +21,10 @@ import (
 
 // relayCache stands for a Cache, and what is behind it.
 type relayCache struct {
-	mu      sync.Mutex
-	takes   time.Duration                           // of each call
-	fails   func(op string, k cacheaside.Key) error // why a key fails in "admit", "committed", "invalidate" or "refresh"
+	mu    sync.Mutex
+	takes time.Duration // of each call
+	// why a key fails in "admit", "committed", "invalidate" or "refresh"
+	fails   func(op string, k cacheaside.Key) error
 	calls   int
 	asked   int                    // keys of all calls
 	largest int                    // of one call
@@ -32,9 +33,10 @@ type relayCache struct {
 	shared  int                    // times that a key was in two of them
 	bounds  []time.Duration        // until the deadlines of calls
 	closed  bool
-	lacks   string                                                      // a loader
-	late    bool                                                        // InsertingKeys succeeds though its context has ended
-	before  func(ctx context.Context, op string, keys []cacheaside.Key) // what "admit" and "refresh" begin with
+	lacks   string // a loader
+	// InsertingKeys succeeds though its context has ended
+	late   bool
+	before func(ctx context.Context, op string, keys []cacheaside.Key) // what "admit" and "refresh" begin with
 }
 
 func (r *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key) error {
@@ -315,7 +317,8 @@ func TestRelayDoes(t *testing.T) {
 			s.put(Item{Key: relayKey(n)})
 		}
 		synctest.Wait()
-		s.put(Item{Key: relayKey(1), After: 3 * time.Second}, Item{Key: cacheaside.Key{Loader: "user", All: true}, After: 4 * time.Second})
+		s.put(Item{Key: relayKey(1), After: 3 * time.Second},
+			Item{Key: cacheaside.Key{Loader: "user", All: true}, After: 4 * time.Second})
 		s.at(3500 * time.Millisecond)
 		for n := range 1234 {
 			got := s.cache.times("committed", relayKey(n).Text, s.began)
@@ -332,7 +335,8 @@ func TestRelayDoes(t *testing.T) {
 			s.Errorf("left: %+v", d)
 		}
 		st := r.Stats()
-		if st.Done != 1236 || st.Again != 0 || st.Failed+st.Retried+st.Alerts+st.QueueErrors != 0 || st.Out || st.Depth.Items != 0 || st.DepthAge > time.Second {
+		if st.Done != 1236 || st.Again != 0 || st.Failed+st.Retried+st.Alerts+st.QueueErrors != 0 || st.Out ||
+			st.Depth.Items != 0 || st.DepthAge > time.Second {
 			s.Errorf("%+v", st)
 		}
 		if st.MaxLag != 4*time.Second || st.Lag > 10*time.Millisecond {
@@ -377,7 +381,8 @@ func TestRelayOutage(t *testing.T) {
 				s.Errorf("%d alerts of two relays", len(alerts))
 			}
 			for _, alert := range alerts {
-				if alert.Attempts != 10 || !errors.Is(alert.Err, cacheaside.ErrRedis) || alert.Depth.Items < 200 || alert.Depth.Oldest < 4*time.Second {
+				if alert.Attempts != 10 || !errors.Is(alert.Err, cacheaside.ErrRedis) || alert.Depth.Items < 200 ||
+					alert.Depth.Oldest < 4*time.Second {
 					s.Errorf("%+v", alert)
 				}
 			}
@@ -392,10 +397,13 @@ func TestRelayOutage(t *testing.T) {
 			}
 		}
 		out(5 * time.Minute)
-		time.Sleep(40 * time.Second) // a relay that finds nothing to do knows after RelayOptions.ClaimFor that others have done all
+		// a relay that finds nothing to do knows after RelayOptions.ClaimFor that others have done
+		// all
+		time.Sleep(40 * time.Second)
 		out(20 * time.Second)
 		time.Sleep(40 * time.Second)
-		if a, b := a.Stats(), b.Stats(); a.Done+b.Done != int64(1+written) || a.Out || b.Out || a.Alerts != 2 || b.Alerts != 2 {
+		if a, b := a.Stats(), b.Stats(); a.Done+b.Done != int64(1+written) || a.Out || b.Out || a.Alerts != 2 ||
+			b.Alerts != 2 {
 			s.Errorf("%+v\n%+v", a, b)
 		}
 		if n := s.cache.shared; n > 0 {
@@ -503,7 +511,8 @@ func TestRelayPartialFailure(t *testing.T) {
 		if st := r.Stats(); st.Done < int64(writes-10) || st.MaxLag > 200*time.Millisecond || st.Out {
 			s.Errorf("of %d writes: %+v", writes, st)
 		}
-		if alerts := s.gotAlerts(); len(alerts) != 1 || alerts[0].Attempts != 10 || !errors.Is(alerts[0].Err, cacheaside.ErrRedis) {
+		if alerts := s.gotAlerts(); len(alerts) != 1 || alerts[0].Attempts != 10 ||
+			!errors.Is(alerts[0].Err, cacheaside.ErrRedis) {
 			s.Fatalf("alerts: %+v", alerts)
 		}
 		s.cache.mu.Lock()
@@ -593,7 +602,8 @@ func TestRelayReload(t *testing.T) {
 			switch {
 			case op == "refresh" && k == relayKey(2):
 				return errors.New("the database is away")
-			case op == "invalidate" && k == relayKey(3) && time.Since(s.began) < time.Minute, op == "refresh" && k == relayKey(3):
+			case op == "invalidate" && k == relayKey(3) && time.Since(s.began) < time.Minute, op == "refresh" &&
+				k == relayKey(3):
 				return errors.New("nothing works")
 			}
 			return nil
@@ -778,7 +788,8 @@ func TestRelayClosedCache(t *testing.T) {
 		if err := stop(); !errors.Is(err, cacheaside.ErrClosed) {
 			s.Errorf("Run: %v", err)
 		}
-		if alerts := s.gotAlerts(); len(alerts) != 1 || !errors.Is(alerts[0].Err, cacheaside.ErrClosed) || !r.Stats().Ended || r.Stats().Alerts != 1 {
+		if alerts := s.gotAlerts(); len(alerts) != 1 || !errors.Is(alerts[0].Err, cacheaside.ErrClosed) ||
+			!r.Stats().Ended || r.Stats().Alerts != 1 {
 			s.Errorf("no alert: %+v, %+v", alerts, r.Stats())
 		}
 		if !strings.Contains(s.logs.String(), "a Relay has ended") {
@@ -991,7 +1002,8 @@ func TestRelayBadItems(t *testing.T) {
 		if st := r.Stats(); st.Done != 1 || st.Bad != 2 || st.Failed != 2 || st.Alerts != 1 || st.Out {
 			s.Errorf("%+v", st)
 		}
-		if alerts := s.gotAlerts(); len(alerts) != 1 || alerts[0].Attempts != 1 || !strings.Contains(alerts[0].Err.Error(), "Key.Loader") {
+		if alerts := s.gotAlerts(); len(alerts) != 1 || alerts[0].Attempts != 1 ||
+			!strings.Contains(alerts[0].Err.Error(), "Key.Loader") {
 			s.Errorf("%+v", alerts)
 		}
 		if len(q.later) != 2 || q.later[0].After != time.Minute || q.later[0].Attempts != 1 {
@@ -1056,7 +1068,8 @@ func (s *station) logged(message, text string) {
 	s.Helper()
 	for line := range strings.Lines(s.logs.String()) {
 		if _, fields, ok := strings.Cut(line, message); ok {
-			if strings.Count(line, text) != 1 || !strings.Contains(fields, fmt.Sprintf(" panic=%q stack=\"goroutine ", text)) {
+			if strings.Count(line, text) != 1 ||
+				!strings.Contains(fields, fmt.Sprintf(" panic=%q stack=\"goroutine ", text)) {
 				s.Errorf("logged %s", line)
 			}
 			return
@@ -1134,12 +1147,14 @@ func TestRelayOptions(t *testing.T) {
 		"ClaimFor": {ClaimFor: time.Millisecond},
 		"AlertAt":  {AlertAt: -1},
 	} {
-		if _, err := newRelay(&relayCache{}, queue, &o); err == nil || !strings.Contains(err.Error(), "RelayOptions."+field) {
+		if _, err := newRelay(&relayCache{}, queue, &o); err == nil ||
+			!strings.Contains(err.Error(), "RelayOptions."+field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
 	var o *RelayOptions
-	if d := o.withDefaults(); d.Poll != 200*time.Millisecond || d.ClaimFor != 30*time.Second || d.AlertAt != 10 || d.Logger == nil || d.check() != nil {
+	if d := o.withDefaults(); d.Poll != 200*time.Millisecond || d.ClaimFor != 30*time.Second || d.AlertAt != 10 ||
+		d.Logger == nil || d.check() != nil {
 		t.Errorf("%+v", d)
 	}
 }

@@ -48,10 +48,12 @@ func testRelays(t *testing.T, e testenv.Engine) {
 	var medians []string
 	for _, relays := range slices.Sorted(maps.Keys(rates)) {
 		slices.Sort(rates[relays])
-		medians = append(medians, fmt.Sprintf("%d relays %.0f/s (%.0f to %.0f)", relays, rates[relays][rounds/2], rates[relays][0], rates[relays][rounds-1]))
+		medians = append(medians, fmt.Sprintf("%d relays %.0f/s (%.0f to %.0f)", relays, rates[relays][rounds/2],
+			rates[relays][0], rates[relays][rounds-1]))
 	}
 	t.Logf("%d items, the median of %d runs: %s", n, rounds, strings.Join(medians, ", "))
-	if one := rates[1]; testenv.Accepting && (rates[2][rounds/2] < 0.8*one[rounds/2] || rates[4][rounds/2] < 0.8*one[rounds/2]) {
+	if one := rates[1]; testenv.Accepting &&
+		(rates[2][rounds/2] < 0.8*one[rounds/2] || rates[4][rounds/2] < 0.8*one[rounds/2]) {
 		t.Error("more relays do less")
 	}
 	for _, relays := range killed {
@@ -152,7 +154,8 @@ func (r *relays) run() float64 {
 	again := r.judge(shares)
 	rate := float64(r.items) / time.Unix(0, last).Sub(began).Seconds()
 	if killed > 0 {
-		r.t.Logf("%d relays, of which one is killed %v after the begin: shares of the work %v, %d done twice", len(shares), time.Unix(0, at).Sub(began).Round(time.Millisecond), shares, again)
+		r.t.Logf("%d relays, of which one is killed %v after the begin: shares of the work %v, %d done twice",
+			len(shares), time.Unix(0, at).Sub(began).Round(time.Millisecond), shares, again)
 	} else if again > 0 {
 		r.t.Errorf("%d relays: %d keys were done twice", len(shares), again)
 	}
@@ -227,7 +230,8 @@ func (r *relays) judge(shares []int) (again int) {
 		for i, s := range spells {
 			shares[s.relay]++
 			if i > 0 && s.begin < spells[i-1].end {
-				r.t.Errorf("relay %d began with key %s %v before relay %d was done with it", s.relay, key, time.Duration(spells[i-1].end-s.begin), spells[i-1].relay)
+				r.t.Errorf("relay %d began with key %s %v before relay %d was done with it", s.relay, key,
+					time.Duration(spells[i-1].end-s.begin), spells[i-1].relay)
 			}
 		}
 		if len(spells) > 1 {
@@ -258,7 +262,8 @@ func relaysChild() {
 	if err != nil {
 		panic(err)
 	}
-	r, err := NewRelay(cache, tellingOutbox{box}, &RelayOptions{Poll: 20 * time.Millisecond, ClaimFor: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	r, err := NewRelay(cache, tellingOutbox{box}, &RelayOptions{Poll: 20 * time.Millisecond, ClaimFor: time.Hour,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}

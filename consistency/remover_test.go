@@ -69,7 +69,8 @@ func TestRemover(t *testing.T) {
 		is := func(removed, left int64, sizes ...int) {
 			t.Helper()
 			if r.removed.Load() != removed || r.abandoned.Load() != left || !slices.Equal(q.sizes(), sizes) {
-				t.Fatalf("%d removed, %d left, by %v; want %d, %d, %v", r.removed.Load(), r.abandoned.Load(), q.sizes(), removed, left, sizes)
+				t.Fatalf("%d removed, %d left, by %v; want %d, %d, %v", r.removed.Load(), r.abandoned.Load(), q.sizes(),
+					removed, left, sizes)
 			}
 			q.mu.Lock()
 			q.batches = nil

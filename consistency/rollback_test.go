@@ -134,7 +134,8 @@ func TestRolledBackInPart(t *testing.T) {
 							return end()
 						}, x.rows.Key(map[bool]int{false: 1, true: 2}[touched]))
 					})
-					if name == "error" && !errors.Is(err, errOwn) || name == "panic" && thrown != errOwn || errors.Is(err, ErrNotQueued) {
+					if name == "error" && !errors.Is(err, errOwn) || name == "panic" && thrown != errOwn ||
+						errors.Is(err, ErrNotQueued) {
 						x.t.Errorf("%s, %v: %v, %v", name, level, err, thrown)
 					}
 					x.has("new")
@@ -150,9 +151,10 @@ func TestRolledBackInPart(t *testing.T) {
 		}
 		x.reset()
 		thrown, _ := apart(func() error {
-			return WriteThrough(x.t.Context(), x.Writer, x.rows, 1, func(ctx context.Context, tx *sqlx.Tx) (string, error) {
-				return "mine", errors.Join(commit(ctx, tx), errOwn)
-			})
+			return WriteThrough(x.t.Context(), x.Writer, x.rows, 1,
+				func(ctx context.Context, tx *sqlx.Tx) (string, error) {
+					return "mine", errors.Join(commit(ctx, tx), errOwn)
+				})
 		})
 		if thrown != nil {
 			x.t.Errorf("WriteThrough: %v", thrown)
@@ -274,7 +276,8 @@ func TestNotCalled(t *testing.T) {
 			defer stop()
 			at(t, place, stop)
 			called := false
-			is(t, x.At(level).Update(ctx, func(context.Context, *sqlx.Tx) error { called = true; return errOwn }, x.rows.Key(1)), map[string]error{"held": context.Canceled, "begun": errOwn}[place])
+			is(t, x.At(level).Update(ctx, func(context.Context, *sqlx.Tx) error { called = true; return errOwn },
+				x.rows.Key(1)), map[string]error{"held": context.Canceled, "begun": errOwn}[place])
 			if level != Strict && x.isStored("old") == called {
 				t.Errorf("%v: called %v, cached %v", level, called, x.isStored("old"))
 			}

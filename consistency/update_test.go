@@ -15,7 +15,8 @@ import (
 // TestUpdate: what was written is read, by all processes, as soon as Update has returned; at the
 // level Async, as soon as a relay has worked.
 func TestUpdate(t *testing.T) {
-	for name, e := range map[string]testenv.Engine{"sqlite": "", "mariadb": testenv.MariaDB, "mysql": testenv.MySQL, "postgres": testenv.PostgreSQL} {
+	for name, e := range map[string]testenv.Engine{"sqlite": "", "mariadb": testenv.MariaDB, "mysql": testenv.MySQL,
+		"postgres": testenv.PostgreSQL} {
 		t.Run(name, func(t *testing.T) {
 			x := start(t, setup{engine: e})
 			for _, level := range levels {
@@ -133,7 +134,8 @@ func TestEndedByWrite(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	x := start(t, setup{})
 	for _, level := range levels {
-		for _, place := range []string{"", "held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked"} {
+		for _, place := range []string{"", "held", "begun", "written", "admitted", "outbox-written", "touched-held",
+			"checked"} {
 			x.reset()
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -226,7 +228,8 @@ func TestKeys(t *testing.T) {
 
 		x.reset()
 		ran := false
-		if err := w.Update(t.Context(), func(context.Context, *sqlx.Tx) error { ran = true; return nil }, bad); err == nil || ran {
+		if err := w.Update(t.Context(), func(context.Context, *sqlx.Tx) error { ran = true; return nil },
+			bad); err == nil || ran {
 			t.Errorf("%v, a bad key: %v, %v", level, err, ran)
 		}
 		if err := w.Update(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {

@@ -37,12 +37,13 @@ var levels = []Level{Async, Inline, Outbox, Strict}
 
 // setup configures a world.
 type setup struct {
-	Options                                 // NoRelay is added, unless relay is set
-	relay    bool                           // the Writer has one
-	engine   testenv.Engine                 // of the database, or postgres; none: SQLite
-	sql      *testenv.Database              // in place of that of engine
-	proxied  bool                           // the Writer reaches it by a proxy
-	direct   bool                           // the Writer reaches Redis without a proxy, by a client with the settings that are recommended
+	Options                   // NoRelay is added, unless relay is set
+	relay   bool              // the Writer has one
+	engine  testenv.Engine    // of the database, or postgres; none: SQLite
+	sql     *testenv.Database // in place of that of engine
+	proxied bool              // the Writer reaches it by a proxy
+	// the Writer reaches Redis without a proxy, by a client with the settings that are recommended
+	direct   bool
 	inMemory bool                           // the queue is, also where it need not be
 	cache    cacheaside.Options             // of the writing process; zero time-outs, and lives, are patient ones
 	filter   func(*world) cacheaside.Filter // of the loaders
@@ -209,8 +210,9 @@ func (x *world) counts() Stats {
 	s, b := x.Stats(), x.before
 	return Stats{
 		Updates: s.Updates - b.Updates, RolledBack: s.RolledBack - b.RolledBack, Unknown: s.Unknown - b.Unknown,
-		HoldsRefused: s.HoldsRefused - b.HoldsRefused, HoldsLost: s.HoldsLost - b.HoldsLost, NotStored: s.NotStored - b.NotStored,
-		Queued: s.Queued - b.Queued, Skipped: s.Skipped - b.Skipped, NotQueued: s.NotQueued - b.NotQueued,
+		HoldsRefused: s.HoldsRefused - b.HoldsRefused, HoldsLost: s.HoldsLost - b.HoldsLost,
+		NotStored: s.NotStored - b.NotStored,
+		Queued:    s.Queued - b.Queued, Skipped: s.Skipped - b.Skipped, NotQueued: s.NotQueued - b.NotQueued,
 	}
 }
 
@@ -231,7 +233,8 @@ func (x *world) cached() {
 // reads fails unless a read of row 1, in any process, gives v.
 func (x *world) reads(v string) {
 	x.t.Helper()
-	for name, l := range map[string]*cacheaside.Loader[int, string]{"the writing process": x.rows, "another process": x.other} {
+	for name, l := range map[string]*cacheaside.Loader[int, string]{"the writing process": x.rows,
+		"another process": x.other} {
 		if got, err := l.Get(x.t.Context(), 1); got != v || err != nil {
 			x.t.Fatalf("%s reads %q, %v; want %q", name, got, err, v)
 		}

@@ -91,13 +91,15 @@ func TestNotStrict(t *testing.T) {
 	c, err := cacheaside.New(x.server.Client(t), nil)
 	x.check(err)
 	defer c.Close()
-	if _, err := NewWriter(x.admin, c, &Options{Level: Strict}); err == nil || !strings.Contains(err.Error(), "NewWriter: Options.Level: the level Strict needs Options.StrictWrites") {
+	if _, err := NewWriter(x.admin, c, &Options{Level: Strict}); err == nil ||
+		!strings.Contains(err.Error(), "NewWriter: Options.Level: the level Strict needs Options.StrictWrites") {
 		t.Error(err)
 	}
 	w, err := NewWriter(x.admin, c, nil)
 	x.check(err)
 	defer w.Close()
-	if err := w.At(Strict).Update(t.Context(), set(1, "new"), x.rows.Key(1)); err == nil || !strings.Contains(err.Error(), "StrictWrites") {
+	if err := w.At(Strict).Update(t.Context(), set(1, "new"), x.rows.Key(1)); err == nil ||
+		!strings.Contains(err.Error(), "StrictWrites") {
 		t.Error(err)
 	}
 	x.has("old")

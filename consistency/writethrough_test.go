@@ -120,11 +120,12 @@ func testWriteThroughBehind(t *testing.T, e testenv.Engine) {
 		committed := make(chan struct{})
 		done := make(chan error)
 		go func() {
-			done <- WriteThrough(t.Context(), x.Writer, x.rows, 1, func(ctx context.Context, tx *sqlx.Tx) (string, error) {
-				close(held)
-				<-committed
-				return "newer", set(1, "newer")(ctx, tx)
-			})
+			done <- WriteThrough(t.Context(), x.Writer, x.rows, 1,
+				func(ctx context.Context, tx *sqlx.Tx) (string, error) {
+					close(held)
+					<-committed
+					return "newer", set(1, "newer")(ctx, tx)
+				})
 		}()
 		<-held
 		at(t, "committed", func() {

@@ -12,5 +12,6 @@ import (
 func TestNeedsNoMoreThanDocumented(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	rules := "+eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping ~lock:* &lock:*"
-	locktest.Exercise(t, locktest.Closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), locktest.Patient())), locktest.Closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), locktest.Patient())))
+	locktest.Exercise(t, locktest.Closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), locktest.Patient())),
+		locktest.Closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), locktest.Patient())))
 }

@@ -472,7 +472,8 @@ func TestMaxHoldLimitsLongLocks(t *testing.T) {
 		}
 		began := time.Now()
 		lease := acquired(t, l, &lock.AcquireOptions{MaxHold: ttl})
-		if err := endsAt(t, lease, began, ttl); !errors.Is(err, lock.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
+		if err := endsAt(t, lease, began, ttl); !errors.Is(err, lock.ErrLost) ||
+			!strings.Contains(err.Error(), "MaxHold") {
 			t.Error(err)
 		}
 	})
@@ -484,7 +485,8 @@ func TestLostBeforeMaxHold(t *testing.T) {
 		f.extend = func(context.Context, time.Duration) error { return errors.New("no answer") }
 		began := time.Now()
 		lease := acquired(t, l, &lock.AcquireOptions{MaxHold: ttl + time.Second})
-		if err := endsAt(t, lease, began, safe); !errors.Is(err, lock.ErrLost) || strings.Contains(err.Error(), "MaxHold") {
+		if err := endsAt(t, lease, began, safe); !errors.Is(err, lock.ErrLost) ||
+			strings.Contains(err.Error(), "MaxHold") {
 			t.Error(err)
 		}
 	})
@@ -525,7 +527,8 @@ func TestCloseReportsLostLocks(t *testing.T) {
 		f.release = func(context.Context) error { return driver.ErrLost }
 		acquired(t, l, nil)
 		err := l.Close()
-		if of, ok := errors.AsType[*lock.Error](err); !ok || of.Op != "release" || of.Name != "lock:a" || !errors.Is(err, lock.ErrLost) {
+		if of, ok := errors.AsType[*lock.Error](err); !ok || of.Op != "release" || of.Name != "lock:a" ||
+			!errors.Is(err, lock.ErrLost) {
 			t.Error(err)
 		}
 	})

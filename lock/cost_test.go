@@ -19,7 +19,8 @@ import (
 // The baseline: the two scripts that every lock uses, on a bare client.
 var (
 	bareAcquire = redis.NewScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0`)
-	bareRelease = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+	bareRelease = redis.NewScript(
+		`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
 
 func bare(ctx context.Context, c *redis.Client) error {
@@ -71,7 +72,8 @@ func TestCostOfALock(t *testing.T) {
 		shortest = append(shortest, float64(took)/float64(timed(func() error { return bare(t.Context(), c) })))
 	}
 	of, least := median(same), median(shortest)
-	t.Logf("medians of %d runs of %d in turns: %.2f of its own two scripts by a bare client (%.2f to %.2f), which took %v; %.2f of the two shortest", runs, n, of, same[0], same[runs-1], floor/time.Duration(n), least)
+	t.Logf("medians of %d runs of %d in turns: %.2f of its own two scripts by a bare client (%.2f to %.2f), which "+
+		"took %v; %.2f of the two shortest", runs, n, of, same[0], same[runs-1], floor/time.Duration(n), least)
 	if testenv.Accepting && of > 1.1 {
 		t.Errorf("Acquire and Release take %.2f times as long as two raw script calls", of)
 	}
@@ -105,7 +107,8 @@ func TestCostOfContention(t *testing.T) {
 		busy := 200*time.Millisecond + time.Since(began)
 		began = time.Now()
 		for range 200 {
-			if err := errors.Join(bareAcquire.Run(t.Context(), c, []string{"bare"}, "an-id", 10_000).Err(), sleep1ms(), bareRelease.Run(t.Context(), c, []string{"bare"}, "an-id").Err()); err != nil {
+			if err := errors.Join(bareAcquire.Run(t.Context(), c, []string{"bare"}, "an-id", 10_000).Err(), sleep1ms(),
+				bareRelease.Run(t.Context(), c, []string{"bare"}, "an-id").Err()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -113,9 +116,11 @@ func TestCostOfContention(t *testing.T) {
 		began = time.Now()
 		gaps := contention(t, lockers)
 		took := time.Since(began)
-		t.Logf("%d processes: %v, %.2f of %v, %.2f of %v; from a release to the next grant p50 %v, p99 %v, longest %v", processes, took, float64(took)/float64(floor), floor, float64(took)/float64(busy), busy,
+		t.Logf("%d processes: %v, %.2f of %v, %.2f of %v; from a release to the next grant p50 %v, p99 %v, longest %v",
+			processes, took, float64(took)/float64(floor), floor, float64(took)/float64(busy), busy,
 			gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
-		if testenv.Accepting && (processes == 1 && float64(took) > 1.3*float64(floor) || gaps[len(gaps)*99/100] > 5*time.Millisecond) {
+		if testenv.Accepting && (processes == 1 && float64(took) > 1.3*float64(floor) ||
+			gaps[len(gaps)*99/100] > 5*time.Millisecond) {
 			t.Errorf("contention takes %v, the minimum is %v", took, floor)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 
 func init() {
 	locktest.Child(func(o *lock.Options) (*lock.Locker, error) {
-		return lock.NewRedis(redis.NewClient(&redis.Options{Addr: os.Getenv("LOCK_REDIS"), ContextTimeoutEnabled: true}), o)
+		return lock.NewRedis(redis.NewClient(&redis.Options{Addr: os.Getenv("LOCK_REDIS"),
+			ContextTimeoutEnabled: true}), o)
 	})
 }
 
@@ -45,7 +46,8 @@ func TestRedisHistory(t *testing.T) {
 					server.Restart(t)
 					return "server restarted"
 				}
-				return locktest.Disturb(ctx, r, disturbances%5, proxies[r.IntN(len(proxies))], server, 600*time.Millisecond, 6)
+				return locktest.Disturb(ctx, r, disturbances%5, proxies[r.IntN(len(proxies))], server,
+					600*time.Millisecond, 6)
 			},
 		}.Run(t, seed, length)
 	}

@@ -84,7 +84,8 @@ func (g Guard) check(tx *sql.Tx) error {
 }
 
 func badIdentifier(field, s string) error {
-	return fmt.Errorf("%s %q: must be an identifier of 1 to 64 letters, digits and '_', and Guard.Fence must differ from Guard.Key", field, s)
+	return fmt.Errorf("%s %q: must be an identifier of 1 to 64 letters, digits and '_', and Guard.Fence must differ "+
+		"from Guard.Key", field, s)
 }
 
 // checkToken rejects values that are not tokens. A 0 would pass in every row without a token.
@@ -125,7 +126,8 @@ func (g Guard) record(ctx context.Context, tx *sql.Tx, key any, token int64) err
 func (g Guard) update(ctx context.Context, tx *sql.Tx, key any, token int64) (changed bool, err error) {
 	statement := "UPDATE " + either(
 		g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ? AND COALESCE(`"+g.Fence+"`, 0) <= ?",
-		sqlname.QuoteStandard(g.Table)+` SET "`+g.Fence+`" = $1 WHERE "`+g.Key+`" = $2 AND COALESCE("`+g.Fence+`", 0) <= $3`)
+		sqlname.QuoteStandard(g.Table)+` SET "`+g.Fence+`" = $1 WHERE "`+g.Key+
+			`" = $2 AND COALESCE("`+g.Fence+`", 0) <= $3`)
 	args := []any{token, key, token}
 	result, err := tx.ExecContext(ctx, statement, args...)
 	if err != nil {

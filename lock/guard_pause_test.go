@@ -71,7 +71,8 @@ func TestPausedHolder(t *testing.T) {
 	locktest.Want(t, "acquire what a suspended process has", err, nil)
 	t.Logf("the second holder waited %v", time.Since(began))
 	locktest.Want(t, "write by SQL", pay(lease.Context(), db, accounts, 1, lease.Token(), 102), nil)
-	locktest.Want(t, "write to Redis", lock.SetFenced(lease.Context(), rdb, "guarded", "new", lease.Token(), time.Minute), nil)
+	locktest.Want(t, "write to Redis", lock.SetFenced(lease.Context(), rdb, "guarded", "new", lease.Token(),
+		time.Minute), nil)
 	locktest.Want(t, "write without a guard", rdb.Set(t.Context(), "unguarded", "new", 0).Err(), nil)
 
 	io.WriteString(first.Stdin, "\n") // the first line that it reads

@@ -35,7 +35,9 @@ import (
 // or after the timeouts of the client. After an error that is not a reply of Redis, the value may
 // have been set, or may still be set later. The caller may set it again with the same token, but
 // a delayed request can arrive after the repeated one.
-func SetFenced[V ~string | ~[]byte](ctx context.Context, rdb redis.UniversalClient, key string, value V, token int64, ttl time.Duration) error {
+func SetFenced[V ~string | ~[]byte](
+	ctx context.Context, rdb redis.UniversalClient, key string, value V, token int64, ttl time.Duration,
+) error {
 	if ttl < 0 || ttl > 0 && ttl < time.Millisecond {
 		return fmt.Errorf("lock: SetFenced: a TTL of %v: must be 0, or at least 1ms", ttl)
 	}
@@ -102,7 +104,9 @@ return {1, redis.call('GET', KEYS[1])}`)
 )
 
 // fenced checks its arguments and runs one of the scripts.
-func fenced(ctx context.Context, rdb redis.UniversalClient, s conn.Script, key string, token int64, args ...any) (string, error) {
+func fenced(
+	ctx context.Context, rdb redis.UniversalClient, s conn.Script, key string, token int64, args ...any,
+) (string, error) {
 	fence, err := fenceKey(key)
 	if err == nil {
 		err = checkToken(token)

@@ -64,7 +64,8 @@ func TestGetFencedShowsTheToken(t *testing.T) {
 		if value != "a" || err != nil {
 			t.Fatalf("read: %q, %v", value, err)
 		}
-		locktest.Want(t, "set what was read before", lock.SetFenced(ctx, rdb, "k", "old", 3, time.Minute), lock.ErrStale)
+		locktest.Want(t, "set what was read before", lock.SetFenced(ctx, rdb, "k", "old", 3, time.Minute),
+			lock.ErrStale)
 		_, err = lock.GetFenced(ctx, rdb, "k", 3)
 		locktest.Want(t, "read by an older", err, lock.ErrStale)
 		locktest.Want(t, "set what was read", lock.SetFenced(ctx, rdb, "k", []byte("b"), 4, 0), nil)
@@ -101,7 +102,8 @@ func TestFenceComparesLargeTokens(t *testing.T) {
 	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, token := range []int64{1<<53 + 1, math.MaxInt64} {
 			locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", token, time.Minute), nil)
-			locktest.Want(t, "set by an older", lock.SetFenced(t.Context(), rdb, "k", "b", token-1, time.Minute), lock.ErrStale)
+			locktest.Want(t, "set by an older", lock.SetFenced(t.Context(), rdb, "k", "b", token-1, time.Minute),
+				lock.ErrStale)
 		}
 	})
 }
@@ -110,7 +112,8 @@ func TestSetFencedRefuses(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	ctx := t.Context()
 	for _, key := range []string{"", "a}b", "{}a", "}{"} {
-		if err := lock.SetFenced(ctx, rdb, key, "a", 1, 0); err == nil || key != "" && strings.Contains(err.Error(), key) {
+		if err := lock.SetFenced(ctx, rdb, key, "a", 1, 0); err == nil || key != "" &&
+			strings.Contains(err.Error(), key) {
 			t.Errorf("key %q: %v", key, err)
 		}
 	}
@@ -154,7 +157,8 @@ func TestSetFencedWhereRedisHangs(t *testing.T) {
 func TestSetFencedNeedsNoMoreThanDocumented(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	admin := r.Client(t)
-	locktest.Want(t, "a user", admin.Do(t.Context(), "ACL", "SETUSER", "fenced", "on", "nopass", "~fence*", "~shop:*", "-@all", "+eval", "+evalsha", "+get", "+set", "+pttl").Err(), nil)
+	locktest.Want(t, "a user", admin.Do(t.Context(), "ACL", "SETUSER", "fenced", "on", "nopass", "~fence*", "~shop:*",
+		"-@all", "+eval", "+evalsha", "+get", "+set", "+pttl").Err(), nil)
 	defer admin.Do(context.Background(), "ACL", "DELUSER", "fenced")
 	o := r.Options()
 	o.Username, o.Password = "fenced", "any"

@@ -60,7 +60,8 @@ func postgres(t testing.TB) *sql.DB { return testenv.SharedPostgres(t).DB(t) }
 
 func withAccounts(t testing.TB, db *sql.DB) *sql.DB {
 	t.Helper()
-	execute(t, db, "CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INT NOT NULL DEFAULT 0, balance INT NOT NULL, fence BIGINT)")
+	execute(t, db, "CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INT NOT NULL DEFAULT 0, balance INT NOT "+
+		"NULL, fence BIGINT)")
 	execute(t, db, "INSERT INTO accounts (id, balance, fence) VALUES (1, 100, 0)")
 	return db
 }
@@ -82,7 +83,8 @@ func pay(ctx context.Context, db *sql.DB, g lock.Guard, key any, token int64, ba
 	if err := g.Check(ctx, tx, key, token); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = %d WHERE id = %v", balance, key)); err != nil {
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = %d WHERE id = %v", balance,
+		key)); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -91,7 +93,8 @@ func pay(ctx context.Context, db *sql.DB, g lock.Guard, key any, token int64, ba
 func wantBalance(t testing.TB, db *sql.DB, want int) {
 	t.Helper()
 	var got int
-	if err := db.QueryRowContext(t.Context(), "SELECT balance FROM accounts WHERE id = 1").Scan(&got); err != nil || got != want {
+	if err := db.QueryRowContext(t.Context(), "SELECT balance FROM accounts WHERE id = 1").Scan(&got); err != nil ||
+		got != want {
 		t.Fatalf("the balance is %d (%v), want %d", got, err, want)
 	}
 }
@@ -138,7 +141,8 @@ func TestGuardOldSnapshot(t *testing.T) {
 	locktest.Want(t, "begin", err, nil)
 	defer tx.Rollback()
 	var seen int64
-	locktest.Want(t, "read", tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
+	locktest.Want(t, "read", tx.QueryRowContext(t.Context(),
+		"SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
 	locktest.Want(t, "the newer", pay(t.Context(), db, accounts, 1, 6, 106), nil)
 	err = accounts.Check(t.Context(), tx, 1, 5)
 	// "Record has changed since last read", in newer versions.
@@ -153,13 +157,15 @@ func TestGuardOldSnapshot(t *testing.T) {
 func TestGuardOldSnapshotPostgres(t *testing.T) {
 	db := withAccounts(t, postgres(t))
 	for level, want := range map[sql.IsolationLevel]string{
-		sql.LevelReadCommitted: strings.TrimPrefix(lock.ErrStale.Error(), "lock: "), sql.LevelRepeatableRead: "40001", sql.LevelSerializable: "40001",
+		sql.LevelReadCommitted: strings.TrimPrefix(lock.ErrStale.Error(), "lock: "), sql.LevelRepeatableRead: "40001",
+		sql.LevelSerializable: "40001",
 	} {
 		execute(t, db, "UPDATE accounts SET fence = 0")
 		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
 		locktest.Want(t, "begin", err, nil)
 		var seen int64
-		locktest.Want(t, "read", tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
+		locktest.Want(t, "read", tx.QueryRowContext(t.Context(),
+			"SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
 		locktest.Want(t, "the newer", pay(t.Context(), db, accounts, 1, 6, 106), nil)
 		if err := accounts.Check(t.Context(), tx, 1, 5); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: the older holder: %v", level, err)
@@ -174,7 +180,8 @@ func TestGuardReplacedRow(t *testing.T) {
 	db := withAccounts(t, postgres(t))
 	waits := func() bool {
 		var n int
-		err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+		err := db.QueryRowContext(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
 		return err == nil && n == 1
 	}
 	for _, fence := range []int64{5, 0} {
@@ -251,13 +258,16 @@ func TestGuardHoldsTheRow(t *testing.T) {
 func TestGuardRefusesInvalidColumns(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		execute(t, db, "INSERT INTO accounts (id, balance, fence) VALUES (2, 100, 0)")
-		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Key: "branch"}, 0, 1, 1); err == nil || !strings.Contains(err.Error(), "several rows") {
+		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Key: "branch"}, 0, 1, 1); err == nil ||
+			!strings.Contains(err.Error(), "several rows") {
 			t.Errorf("a key with two rows: %v", err)
 		}
-		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Fence: "nowhere"}, 1, 1, 1); err == nil || errors.Is(err, lock.ErrStale) {
+		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Fence: "nowhere"}, 1, 1, 1); err == nil ||
+			errors.Is(err, lock.ErrStale) {
 			t.Errorf("no such column: %v", err)
 		}
-		if err := pay(t.Context(), db, lock.Guard{Table: "nowhere"}, 1, 1, 1); err == nil || errors.Is(err, lock.ErrStale) || errors.Is(err, sql.ErrNoRows) {
+		if err := pay(t.Context(), db, lock.Guard{Table: "nowhere"}, 1, 1, 1); err == nil ||
+			errors.Is(err, lock.ErrStale) || errors.Is(err, sql.ErrNoRows) {
 			t.Errorf("no such table: %v", err)
 		}
 	})
@@ -355,7 +365,8 @@ func TestZeroTokenIsRefused(t *testing.T) {
 		if err := pay(t.Context(), db, accounts, 1, token, 1); err == nil || !strings.Contains(err.Error(), "NoToken") {
 			t.Errorf("Check: %v", err)
 		}
-		if err := lock.SetFenced(t.Context(), rdb, "key", "value", token, 0); err == nil || !strings.Contains(err.Error(), "NoToken") {
+		if err := lock.SetFenced(t.Context(), rdb, "key", "value", token, 0); err == nil ||
+			!strings.Contains(err.Error(), "NoToken") {
 			t.Errorf("SetFenced: %v", err)
 		}
 	}

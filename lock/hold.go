@@ -49,7 +49,8 @@ var (
 )
 
 func newHold(l *Locker, r request, caller context.Context) *hold {
-	h := &hold{l: l, request: r, ctx: lent.Values(caller), timeout: min(l.options.Timeout, r.options.TTL/4), io: make(chan struct{}, 1), leases: make(map[*Lease]struct{}, 1)}
+	h := &hold{l: l, request: r, ctx: lent.Values(caller), timeout: min(l.options.Timeout, r.options.TTL/4),
+		io: make(chan struct{}, 1), leases: make(map[*Lease]struct{}, 1)}
 	h.held, h.stop = context.WithCancelCause(h.ctx)
 	return h
 }
@@ -303,7 +304,8 @@ func (h *hold) release() error {
 		if h.l.enter() {
 			go h.releaseLater()
 		}
-		err = fmt.Errorf("the release is not confirmed: %w", serviceError(context.Background(), err, "a release", began))
+		err = fmt.Errorf("the release is not confirmed: %w",
+			serviceError(context.Background(), err, "a release", began))
 	}
 	return err
 }

@@ -66,7 +66,8 @@ func (l *Locker) observerPanics() {
 	if p := recover(); p != nil {
 		panicked := limitedlog.Panicked("the Observer", p)
 		l.panicLogged.Do(func() {
-			limitedlog.Guarded(l.options.Logger).Warn("cacheaside/lock: the Observer has panicked; later panics are not logged",
+			limitedlog.Guarded(l.options.Logger).Warn(
+				"cacheaside/lock: the Observer has panicked; later panics are not logged",
 				"prefix", l.options.Prefix, "error", panicked)
 		})
 	}

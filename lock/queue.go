@@ -18,9 +18,11 @@ type queue struct {
 }
 
 type waiter struct {
-	owner    *owner
-	ready    chan struct{} // closed when the waiter becomes the contender or its owner gets the lock; nil: contends at once
-	contends bool          // whether it is the contender; written before ready is closed
+	owner *owner
+	// closed when the waiter becomes the contender or its owner gets the lock; nil: contends at
+	// once
+	ready    chan struct{}
+	contends bool // whether it is the contender; written before ready is closed
 }
 
 // acquireInTurn waits until the caller becomes the contender and acquires the lock, or joins a
@@ -52,7 +54,8 @@ func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error)
 	defer loan.End()
 	h := newHold(l, r, caller)
 	defer h.ctx.End()
-	g, err := l.driver.Acquire(ctx, driver.Request{Key: r.key, TTL: r.options.TTL, Timeout: h.timeout, Wait: r.wait, NoToken: r.options.NoToken, Lost: h.lose})
+	g, err := l.driver.Acquire(ctx, driver.Request{Key: r.key, TTL: r.options.TTL, Timeout: h.timeout, Wait: r.wait,
+		NoToken: r.options.NoToken, Lost: h.lose})
 	if err != nil {
 		return nil, err
 	}

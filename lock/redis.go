@@ -200,7 +200,8 @@ func (a *acquisition) request(ctx context.Context, notify bool) (g driver.Grant,
 
 func (a *acquisition) grant(id string, reply redislock.Reply, sent time.Time) driver.Grant {
 	ahead := time.Duration(max(0, reply.Value-reply.Now)) * time.Microsecond
-	return driver.Grant{Lock: &redisLock{acquisition: a, id: id, token: reply.Value, tokenTTL: tokenMargin + ahead}, Token: reply.Value, Sent: sent, TTL: a.ttl}
+	return driver.Grant{Lock: &redisLock{acquisition: a, id: id, token: reply.Value, tokenTTL: tokenMargin + ahead},
+		Token: reply.Value, Sent: sent, TTL: a.ttl}
 }
 
 // redisLock is a lock that the request with this id has acquired.
@@ -227,7 +228,8 @@ func (r *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 func (r *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(r.token, 10)
 	began := time.Now()
-	reply, err := r.driver.run(ctx, releaseScript, true, []string{r.key}, "L1 "+r.id+" "+token+" ", "L1 - "+token+" 0 0", r.tokenTTL.Milliseconds())
+	reply, err := r.driver.run(ctx, releaseScript, true, []string{r.key}, "L1 "+r.id+" "+token+" ",
+		"L1 - "+token+" 0 0", r.tokenTTL.Milliseconds())
 	if err != nil {
 		r.releaseSent = r.releaseSent || !conn.IsReply(err)
 		return r.driver.explain(ctx, err, "a release", r.key, began)
@@ -266,7 +268,9 @@ func (a *acquisition) cleanUp() {
 
 // repeatUntilBound calls run until the server's time is past the bounds of the unresolved requests.
 // now is the server's time at the last reply. repeatUntilBound continues after Close.
-func (a *acquisition) repeatUntilBound(ctx context.Context, now int64, run func(ctx context.Context) (redislock.Reply, error)) error {
+func (a *acquisition) repeatUntilBound(
+	ctx context.Context, now int64, run func(ctx context.Context) (redislock.Reply, error),
+) error {
 	ctx = context.WithoutCancel(ctx)
 	end := time.Now().Add(redislock.VoidFor(a.timeout)) // if the server's clock is set back
 	for delay := 5 * time.Millisecond; now <= a.bound && time.Now().Before(end); delay = min(2*delay, time.Second) {
@@ -283,7 +287,9 @@ func (a *acquisition) repeatUntilBound(ctx context.Context, now int64, run func(
 }
 
 // run runs a script. If once is set, the client must not repeat the command.
-func (r *redisDriver) run(ctx context.Context, s conn.Script, once bool, keys []string, args ...any) (redislock.Reply, error) {
+func (r *redisDriver) run(
+	ctx context.Context, s conn.Script, once bool, keys []string, args ...any,
+) (redislock.Reply, error) {
 	cmd, err := redislock.Eval(ctx, r.conn.Send, s, once, keys, args...)
 	if err != nil {
 		return redislock.Reply{}, err

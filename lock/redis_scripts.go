@@ -36,14 +36,16 @@ if value then
   end
   token = math.max(last + 1, now)
 end
-redis.call('SET', KEYS[1], string.format('L1 %s %.0f %.0f %s', ARGV[1], token, now / 1000 + life, mark), 'PX', math.max(life, 60000 + math.ceil((token - now) / 1000)))
+redis.call('SET', KEYS[1], string.format('L1 %s %.0f %.0f %s', ARGV[1], token, now / 1000 + life, mark), 'PX',
+  math.max(life, 60000 + math.ceil((token - now) / 1000)))
 return {1, token, now}`)
 
 	// ARGV: id, TTL in ms.
 	extendScript = conn.NewScript(read + `
 if holder ~= ARGV[1] or till * 1000 <= now then return {0, 0, now} end
 local life = tonumber(ARGV[2])
-redis.call('SET', KEYS[1], string.format('L1 %s %s %.0f %s', holder, last, now / 1000 + life, waited), 'PX', math.max(life, 60000 + math.ceil(math.max(last - now, 0) / 1000)))
+redis.call('SET', KEYS[1], string.format('L1 %s %s %.0f %s', holder, last, now / 1000 + life, waited), 'PX',
+  math.max(life, 60000 + math.ceil(math.max(last - now, 0) / 1000)))
 return {1, 0, now}`)
 
 	// ARGV: the beginning of the expected value, up to the token; the new value; its TTL in ms.

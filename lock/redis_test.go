@@ -216,8 +216,10 @@ func TestTokensAreExact(t *testing.T) {
 func TestLateRequestsHaveNoEffect(t *testing.T) {
 	server := testenv.StartRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
-	l := locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), &lock.Options{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
-	other, third := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient())), locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
+	l := locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &redis.Options{Addr: p.Addr,
+		ContextTimeoutEnabled: true}), &lock.Options{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
+	other, third := locktest.Closed(t)(lock.NewRedis(server.Client(t),
+		locktest.Patient())), locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
 	lease := acquired(t, other, nil) // so that the scripts are known
 	if err := errors.Join(lease.Extend(t.Context()), lease.Release()); err != nil {
 		t.Fatal(err)
@@ -262,7 +264,8 @@ func TestForeignLockKeyIsKept(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	client := server.Client(t)
 	l := locktest.Closed(t)(lock.NewRedis(client, locktest.Patient()))
-	for _, value := range []string{"x", "", "L1 - 1", "L1 - 99999999999999999999 1 0", "L1 - -1 1 0", "L1  1 1 0", "L2 - 1 1 0", "L1 - 1 1 0 "} {
+	for _, value := range []string{"x", "", "L1 - 1", "L1 - 99999999999999999999 1 0", "L1 - -1 1 0", "L1  1 1 0",
+		"L2 - 1 1 0", "L1 - 1 1 0 "} {
 		client.Set(t.Context(), "lock:{private}", value, 0)
 		_, err := l.TryAcquire(t.Context(), "private", nil)
 		if err == nil || errors.Is(err, lock.ErrHeld) || strings.Contains(err.Error(), "private") {
@@ -308,7 +311,8 @@ func TestReleaseWakesWaiters(t *testing.T) {
 		lockers = append(lockers, locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient())))
 	}
 	gaps := contention(t, lockers)
-	t.Logf("from a release to the next grant, between 5 processes: p50 %v, p99 %v, longest %v", gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
+	t.Logf("from a release to the next grant, between 5 processes: p50 %v, p99 %v, longest %v", gaps[len(gaps)/2],
+		gaps[len(gaps)*99/100], gaps[len(gaps)-1])
 	if p50 := gaps[len(gaps)/2]; testenv.Accepting && p50 > 5*time.Millisecond { // TestCostOfContention asserts more
 		t.Errorf("the median time from a release to the next grant is %v", p50)
 	}
@@ -319,7 +323,8 @@ func TestReleaseWakesWaiters(t *testing.T) {
 func TestReleaseWakesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
-		lockers := []*lock.Locker{locktest.Closed(t)(lock.NewRedis(rdb, nil)), locktest.Closed(t)(lock.NewRedis(rdb, nil))}
+		lockers := []*lock.Locker{locktest.Closed(t)(lock.NewRedis(rdb, nil)),
+			locktest.Closed(t)(lock.NewRedis(rdb, nil))}
 		gaps := contention(t, lockers)
 		if longest := gaps[len(gaps)-1]; longest > time.Millisecond {
 			t.Errorf("the longest time from a release to the next grant is %v", longest)
@@ -337,7 +342,8 @@ func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	for i := range 50 {
 		all.Go(func() {
 			for range 4 {
-				lease, err := lockers[i%len(lockers)].Acquire(t.Context(), "a", &lock.AcquireOptions{Wait: testenv.Hang})
+				lease, err := lockers[i%len(lockers)].Acquire(t.Context(), "a",
+					&lock.AcquireOptions{Wait: testenv.Hang})
 				if err != nil {
 					t.Error(err)
 					return
@@ -384,7 +390,8 @@ func TestLostWakeUpsDelayWaiters(t *testing.T) {
 			c, err := dial(ctx, network, addr)
 			return subscriptionDropper{c}, err
 		}
-		other, l := locktest.Closed(t)(lock.NewRedis(rdb, &lock.Options{TTL: time.Second})), locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &o), nil))
+		other, l := locktest.Closed(t)(lock.NewRedis(rdb,
+			&lock.Options{TTL: time.Second})), locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &o), nil))
 		for range 3 {
 			lease := acquired(t, other, nil)
 			time.AfterFunc(100*time.Millisecond, func() { lease.Release() })
@@ -407,7 +414,8 @@ func TestCommands(t *testing.T) {
 		acquired(t, l, nil).Release()
 	}
 	after := server.CommandCalls(t)
-	for name, want := range map[string]int{"evalsha": 20, "get": 30, "set": 20, "time": 10, "publish": 0, "subscribe": 0} {
+	for name, want := range map[string]int{"evalsha": 20, "get": 30, "set": 20, "time": 10, "publish": 0,
+		"subscribe": 0} {
 		if got := after[name] - before[name]; got != want {
 			t.Errorf("10 locks take %d %s, want %d", got, name, want)
 		}

@@ -161,7 +161,8 @@ func TestSegmentedCancelled(t *testing.T) {
 		if _, err := s.Acquire(ctx, "phone", 1, nil); !errors.Is(err, gone) {
 			t.Errorf("error %v", err)
 		}
-		if _, err := s.Acquire(t.Context(), "phone", 1, &lock.AcquireOptions{Wait: time.Second}); !errors.Is(err, lock.ErrHeld) {
+		if _, err := s.Acquire(t.Context(), "phone", 1, &lock.AcquireOptions{Wait: time.Second}); !errors.Is(err,
+			lock.ErrHeld) {
 			t.Errorf("error %v", err)
 		}
 		b.Release()

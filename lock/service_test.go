@@ -59,7 +59,8 @@ func (s *service) try(r driver.Request) (mine, other *serviceLock, left time.Dur
 		return nil, other, other.until.Sub(now)
 	}
 	s.token++
-	mine = &serviceLock{service: s, key: r.Key, token: s.token, since: now, until: now.Add(r.TTL), gone: make(chan struct{})}
+	mine = &serviceLock{service: s, key: r.Key, token: s.token, since: now, until: now.Add(r.TTL),
+		gone: make(chan struct{})}
 	s.locks[r.Key] = mine
 	return mine, nil, 0
 }

@@ -17,14 +17,18 @@ import (
 
 // movingSlot calls test while the cluster moves the slot of lock "a", once with its key on the
 // first server and once without a key. The client of l has a hook that calls of.
-func movingSlot(t *testing.T, o *lock.Options, of func(hash string, next func() error) error, test func(t *testing.T, l, other *lock.Locker)) {
+func movingSlot(
+	t *testing.T, o *lock.Options, of func(hash string, next func() error) error,
+	test func(t *testing.T, l, other *lock.Locker),
+) {
 	t.Helper()
 	for name, exists := range map[string]bool{"key": true, "no key": false} {
 		t.Run(name, func(t *testing.T) {
 			cluster := testenv.SharedCluster(t)
 			rdb, direct := cluster.Client(t), cluster.Client(t)
 			rdb.AddHook(lasting{locktest.Scripted{Wrap: of}})
-			l, other := locktest.Closed(t)(lock.NewRedis(rdb, o)), locktest.Closed(t)(lock.NewRedis(direct, locktest.Patient()))
+			l, other := locktest.Closed(t)(lock.NewRedis(rdb, o)), locktest.Closed(t)(lock.NewRedis(direct,
+				locktest.Patient()))
 			if exists {
 				acquired(t, other, nil).Release()
 			}
@@ -157,7 +161,8 @@ func TestSlotMovesCancelled(t *testing.T) {
 			movingSlot(t, locktest.Quick(time.Second), of, func(t *testing.T, l, other *lock.Locker) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				a := &abandoned{cancel: cancel, before: make(chan struct{}), carriedOut: make(chan struct{}), cleanedUp: make(chan struct{})}
+				a := &abandoned{cancel: cancel, before: make(chan struct{}), carriedOut: make(chan struct{}),
+					cleanedUp: make(chan struct{})}
 				hook.Store(a)
 				requests.Store(0)
 				if !late {
@@ -204,7 +209,8 @@ func TestSlotMovesBeforeCleanup(t *testing.T) {
 		}
 		return next()
 	}}})
-	l, other := locktest.Closed(t)(lock.NewRedis(rdb, locktest.Quick(time.Second))), locktest.Closed(t)(lock.NewRedis(direct, locktest.Patient()))
+	l, other := locktest.Closed(t)(lock.NewRedis(rdb,
+		locktest.Quick(time.Second))), locktest.Closed(t)(lock.NewRedis(direct, locktest.Patient()))
 	acquired(t, other, nil).Release() // so that the scripts are known
 	testenv.Eventually(t, "a cancelled Acquire", func() bool {
 		_, err := l.Acquire(ctx, "a", nil)

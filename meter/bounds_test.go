@@ -72,7 +72,9 @@ func TestUnknownLoadersAreUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
 		defer f.close()
-		f.m.Written(cacheaside.Key{Loader: "other", Text: "1"}, cacheaside.Key{Loader: "row", Version: "2", Text: "1"}, cacheaside.Key{Loader: "row", Text: "one"}, cacheaside.Key{Loader: "row", All: true}, cacheaside.Key{Loader: "row", Text: "1", Group: true})
+		f.m.Written(cacheaside.Key{Loader: "other", Text: "1"}, cacheaside.Key{Loader: "row", Version: "2", Text: "1"},
+			cacheaside.Key{Loader: "row", Text: "one"}, cacheaside.Key{Loader: "row",
+				All: true}, cacheaside.Key{Loader: "row", Text: "1", Group: true})
 		if s := f.m.Stats(); s.Unreadable != 3 || s.Sampled != 3 || s.InFlight != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -147,7 +149,8 @@ func TestRedisIsDown(t *testing.T) {
 		rdb.AddHook(redisOut)
 		w := join(t, rdb, newRows(), cacheaside.Options{}).hear(t)
 		defer w.cache.Close()
-		m, err := newMeter(w.cache, &Options{After: []time.Duration{300 * time.Millisecond}, Patience: 600 * time.Millisecond}, all)
+		m, err := newMeter(w.cache,
+			&Options{After: []time.Duration{300 * time.Millisecond}, Patience: 600 * time.Millisecond}, all)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,14 +203,17 @@ func TestOnCluster(t *testing.T) {
 		m.ask(probes)
 		s = m.Stats()
 		l, was := &s.Results[0], before.Results[0]
-		l.Different, l.Consistent, l.Failed, l.Unanswered = l.Different-was.Different, l.Consistent-was.Consistent, l.Failed-was.Failed, l.Unanswered-was.Unanswered
-		l.Redis.Different, l.Memory.Different = l.Redis.Different-was.Redis.Different, l.Memory.Different-was.Memory.Different
+		l.Different, l.Consistent, l.Failed, l.Unanswered =
+			l.Different-was.Different, l.Consistent-was.Consistent, l.Failed-was.Failed, l.Unanswered-was.Unanswered
+		l.Redis.Different, l.Memory.Different =
+			l.Redis.Different-was.Redis.Different, l.Memory.Different-was.Memory.Different
 		s.Asked -= before.Asked
 		return s
 	}
 	good := func(s Stats) bool {
 		l := s.Results[0]
-		return l.Different == 1 && l.Consistent >= n/2 && l.Failed == 0 && s.Asked >= 2 && l.Redis.Different == 1 && l.Memory.Different == 1
+		return l.Different == 1 && l.Consistent >= n/2 && l.Failed == 0 && s.Asked >= 2 && l.Redis.Different == 1 &&
+			l.Memory.Different == 1
 	}
 	s := try(0)
 	for began, from := time.Now(), n; !good(s) && time.Since(began) < testenv.Hang; from += n {
@@ -229,7 +235,8 @@ func TestPendingChecksAreBounded(t *testing.T) {
 		f := newFleet(t, patient)
 		defer f.close()
 		f.m.Close()
-		m, err := newMeter(f.writer.cache, &Options{After: []time.Duration{time.Second, 2 * time.Second}, MaxSamples: 300}, all)
+		m, err := newMeter(f.writer.cache, &Options{After: []time.Duration{time.Second, 2 * time.Second},
+			MaxSamples: 300}, all)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +320,8 @@ func TestForeignQuestionsAreBounded(t *testing.T) {
 		if n < measure.MaxAsked-40 {
 			t.Errorf("%d keys are reported as unknown, want at least those that were not loaded", n)
 		}
-		unknown := measure.Question{Patience: time.Second, Keys: []measure.Asked{{Loader: "none", Hash: 1}, {Loader: "row", Hash: 2}}}
+		unknown := measure.Question{Patience: time.Second,
+			Keys: []measure.Asked{{Loader: "none", Hash: 1}, {Loader: "row", Hash: 2}}}
 		before = r.Stats()
 		for id := range uint64(500) {
 			unknown.ID = 100 + id
@@ -323,7 +331,8 @@ func TestForeignQuestionsAreBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		s := r.Stats()
-		if n, left := s.Bus.Questions-before.Bus.Questions, s.Bus.Unanswered-before.Bus.Unanswered; n != 500 || left < 400 || s.CompareLoads != before.CompareLoads {
+		if n, left := s.Bus.Questions-before.Bus.Questions, s.Bus.Unanswered-before.Bus.Unanswered; n != 500 ||
+			left < 400 || s.CompareLoads != before.CompareLoads {
 			t.Errorf("%d questions, %d unanswered, %d loads", n, left, s.CompareLoads-before.CompareLoads)
 		}
 		time.Sleep(time.Minute)
@@ -345,7 +354,8 @@ func TestForeignQuestionsAreBounded(t *testing.T) {
 		before = r.Stats()
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if n := keys(); n != 0 || r.Stats().Bus.Questions != 1+before.Bus.Questions && before.Bus.Questions == s.Bus.Questions {
+		if n := keys(); n != 0 || r.Stats().Bus.Questions != 1+before.Bus.Questions &&
+			before.Bus.Questions == s.Bus.Questions {
 			t.Errorf("%d reply keys are left", n)
 		}
 	})
@@ -407,7 +417,8 @@ func TestInterval(t *testing.T) {
 	}
 	// The example of the documentation; 3.4 would exceed 3.35.
 	c = Result{Consistent: 41200, Different: 10}.consistency()
-	if want := "10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines, at least 3.3; 0 undecided"; !strings.HasSuffix(c.String(), want) {
+	if want :=
+		"10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines, at least 3.3; 0 undecided"; !strings.HasSuffix(c.String(), want) {
 		t.Errorf("%v, want %s", c, want)
 	}
 }

@@ -36,8 +36,10 @@ func nines(share float64, samples int64) float64 {
 
 // String formats c for a log. It rounds NinesAtLeast down.
 func (c Consistency) String() string {
-	return fmt.Sprintf("within %v: %d of %d different, so %.2g (%.2g to %.2g, 95 %%): %.1f nines, at least %.1f; %d undecided",
-		c.After, c.Different, c.Samples, c.Share, c.Low, c.High, c.Nines(), math.Floor(c.NinesAtLeast()*10)/10, c.Undecided)
+	return fmt.Sprintf("within %v: %d of %d different, so %.2g (%.2g to %.2g, 95 %%): %.1f nines, at least %.1f; %d "+
+		"undecided",
+		c.After, c.Different, c.Samples, c.Share, c.Low, c.High, c.Nines(), math.Floor(c.NinesAtLeast()*10)/10,
+		c.Undecided)
 }
 
 // interval returns the confidence interval of Clopper and Pearson (Biometrika 26, 1934): all

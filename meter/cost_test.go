@@ -43,8 +43,10 @@ func TestCostOfAMeter(t *testing.T) {
 	}
 	n := float64(blocks * writes)
 	t.Logf("| meter | writes | CPU us/write | Redis commands/write | rows loaded/write |")
-	t.Logf("| without | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, without.cpu/n, without.commands/n, without.loads/n)
-	t.Logf("| share 0.01, 3 checks | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, with.cpu/n, with.commands/n, with.loads/n)
+	t.Logf("| without | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, without.cpu/n, without.commands/n,
+		without.loads/n)
+	t.Logf("| share 0.01, 3 checks | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, with.cpu/n, with.commands/n,
+		with.loads/n)
 	if more := (with.commands - without.commands) / n; testenv.Accepting && more > 0.2 {
 		t.Errorf("a meter adds %.2f commands to each write", more)
 	}

@@ -20,10 +20,12 @@ func Example() {
 	server.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
+	// nil does; this bears with busy machines
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	name := "Ada"
-	users, _ := cacheaside.NewLoader(cache, "user", func(context.Context, int) (string, error) { return name, nil }, nil)
+	users, _ := cacheaside.NewLoader(cache, "user",
+		func(context.Context, int) (string, error) { return name, nil }, nil)
 
 	m, err := meter.New(cache, &meter.Options{Share: 1, After: []time.Duration{200 * time.Millisecond}})
 	if err != nil {

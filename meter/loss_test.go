@@ -60,7 +60,9 @@ func TestLossRateIsMeasured(t *testing.T) {
 				want := float64(f.thief.stolen.Load()) / float64(writes)
 				s := f.m.Stats()
 				t.Logf("lost %d of %d, %.4f %%; measured %v", f.thief.stolen.Load(), writes, 100*want, got)
-				t.Logf("Redis %+v, memory %+v; late %d, failed %d, unanswered %d, not known %d", s.Results[0].Redis, s.Results[0].Memory, s.Results[0].Late, s.Results[0].Failed, s.Results[0].Unanswered, s.Results[0].NotKnown)
+				t.Logf("Redis %+v, memory %+v; late %d, failed %d, unanswered %d, not known %d", s.Results[0].Redis,
+					s.Results[0].Memory, s.Results[0].Late, s.Results[0].Failed, s.Results[0].Unanswered,
+					s.Results[0].NotKnown)
 				if want < got.Low || want > got.High {
 					t.Errorf("the true share is not within %.3g to %.3g", got.Low, got.High)
 				}
@@ -125,7 +127,8 @@ func (f *lossyFleet) run(draw func() float64) {
 	writer := f.join(rdb)
 	readers := []member{f.join(f.client()), f.join(f.client()), f.join(f.client())}
 	var err error
-	f.m, err = newMeter(writer.cache, &Options{Share: 0.5, After: []time.Duration{after}, LoadRate: 1e6, MaxSamples: f.writes}, draw)
+	f.m, err = newMeter(writer.cache, &Options{Share: 0.5, After: []time.Duration{after}, LoadRate: 1e6,
+		MaxSamples: f.writes}, draw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +161,8 @@ func (f *lossyFleet) run(draw func() float64) {
 	})
 	began := time.Now()
 	for key := range f.writes {
-		if early := time.Duration(key)*time.Millisecond - time.Since(began); early > 5*time.Millisecond { // 1,000 a second
+		if early := time.Duration(key)*time.Millisecond - time.Since(began); early > 5*time.Millisecond {
+			// 1,000 a second
 			time.Sleep(early)
 		}
 		if key%ahead == 0 {

@@ -80,7 +80,8 @@ func join(t testing.TB, rdb redis.UniversalClient, d *rows, o cacheaside.Options
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	l, err := cacheaside.NewLoader(c, "row", d.get, &cacheaside.LoaderOptions{EarlyRefresh: -1, MemoryTTL: 10 * time.Minute})
+	l, err := cacheaside.NewLoader(c, "row", d.get,
+		&cacheaside.LoaderOptions{EarlyRefresh: -1, MemoryTTL: 10 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,8 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	}
 	m := &Meter{
 		options: o, cache: c, draw: draw, loads: rate.NewLimiter(rate.Limit(o.LoadRate), max(1, int(o.LoadRate))),
-		queues: make([][]*sample, len(o.After)), results: make([]Result, len(o.After)), questionSlots: make(chan struct{}, maxQuestions),
+		queues: make([][]*sample, len(o.After)), results: make([]Result, len(o.After)),
+		questionSlots: make(chan struct{}, maxQuestions),
 	}
 	for i, after := range o.After {
 		m.results[i].After = after

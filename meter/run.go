@@ -25,7 +25,9 @@ func (m *Meter) run() {
 	for {
 		for {
 			select {
-			case m.questionSlots <- struct{}{}: // acquired before samples are removed from the queues, where they are delayed but not lost
+			case m.questionSlots <- struct{}{}:
+				// acquired before samples are removed from the queues, where they are delayed but
+				// not lost
 			case <-m.ctx.Done():
 				return
 			}

@@ -8,9 +8,11 @@ import (
 
 // Stats are the counters of a Meter since New. All of them except InFlight only grow.
 type Stats struct {
-	Writes     int64 // keys whose invalidation Redis has acknowledged to this process, and keys passed to Written
-	Sampled    int64 // keys in Writes that were sampled
-	Unreadable int64 // sampled, but not checked: this process does not have the loader in that version, or cannot convert the text to a key
+	Writes  int64 // keys whose invalidation Redis has acknowledged to this process, and keys passed to Written
+	Sampled int64 // keys in Writes that were sampled
+	// sampled, but not checked: this process does not have the loader in that version, or cannot
+	// convert the text to a key
+	Unreadable int64
 	Dropped    int64 // sampled, but not checked, because of MaxSamples
 	InFlight   int64 // samples that wait for a check
 
@@ -89,7 +91,8 @@ func (m *Meter) Consistency(after time.Duration) (c Consistency, ok bool) {
 }
 
 func (r Result) consistency() Consistency {
-	c := Consistency{After: r.After, Samples: r.Consistent + r.Different, Different: r.Different, Undecided: r.Undecided}
+	c := Consistency{After: r.After, Samples: r.Consistent + r.Different, Different: r.Different,
+		Undecided: r.Undecided}
 	if c.Samples > 0 {
 		c.Share = float64(c.Different) / float64(c.Samples)
 	}

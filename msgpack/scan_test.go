@@ -58,7 +58,8 @@ func TestScan(t *testing.T) {
 // FuzzScan writes bytes in portions. The verdict is the same as for all bytes at once, and Decode
 // refuses everything that the scanner refuses.
 func FuzzScan(f *testing.F) {
-	for _, s := range []string{"", "\xc0", "\x82\xa1a\x92\xc0\xcc1\x00\x90", "\xd7\xff12345678", "\xdd\xff\xff\xff\xff", "\x91\x91\x91\x90", "\xc4\x02ab", "\xcb12345678"} {
+	for _, s := range []string{"", "\xc0", "\x82\xa1a\x92\xc0\xcc1\x00\x90", "\xd7\xff12345678", "\xdd\xff\xff\xff\xff",
+		"\x91\x91\x91\x90", "\xc4\x02ab", "\xcb12345678"} {
 		f.Add([]byte(s), 1)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, portion int) {

@@ -193,17 +193,20 @@ func onPrometheus(t *testing.T) {
 	}
 	promtool, err := exec.LookPath("promtool")
 	check(t, err)
-	if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "alerts.yaml").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules",
+		"alerts.yaml").CombinedOutput(); err != nil {
 		t.Errorf("promtool: %v: %s", err, out)
 	}
 	rules, err := filepath.Abs("alerts.yaml")
 	check(t, err)
 	x := newScene(t, "main")
 	dir := t.TempDir()
-	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs: [{job_name: cacheaside, metrics_path: /, static_configs: [{targets: [%q]}]}]\n", rules, strings.TrimPrefix(x.server.URL, "http://"))
+	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs: "+
+		"[{job_name: cacheaside, metrics_path: /, static_configs: [{targets: [%q]}]}]\n", rules, strings.TrimPrefix(x.server.URL, "http://"))
 	check(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	at := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
-	server := exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+at)
+	server := exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+at)
 	check(t, server.Start())
 	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
 	for began := time.Now(); time.Since(began) < 20*time.Second; {

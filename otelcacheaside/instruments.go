@@ -73,13 +73,16 @@ func New(options *Options) (*Instruments, error) {
 	if o.TracerProvider == nil {
 		o.TracerProvider = otel.GetTracerProvider()
 	}
-	i := &Instruments{meter: o.MeterProvider.Meter(scope), tracer: o.TracerProvider.Tracer(scope), named: make(map[string]bool)}
+	i := &Instruments{meter: o.MeterProvider.Meter(scope), tracer: o.TracerProvider.Tracer(scope),
+		named: make(map[string]bool)}
 	if o.Name != "" {
 		i.name = []attribute.KeyValue{attribute.String("cacheaside.cache", o.Name)}
 	}
 	var err error
-	i.duration, err = i.meter.Float64Histogram("cacheaside.operation.duration", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(buckets...),
-		metric.WithDescription("Duration of operations, by operation and kind of error. Hits in memory are not included."))
+	i.duration, err = i.meter.Float64Histogram("cacheaside.operation.duration", metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(buckets...),
+		metric.WithDescription("Duration of operations, by operation and kind of error. Hits in memory are not "+
+			"included."))
 	if err != nil {
 		return nil, fmt.Errorf("otelcacheaside: %w", err)
 	}

@@ -88,7 +88,8 @@ func values[S any](measures []measure[S], s *S) []float64 {
 func documented[S any](t *testing.T, page string, measures []measure[S]) {
 	t.Helper()
 	for _, m := range measures {
-		row := regexp.MustCompile("(?m)^\\| `cacheaside\\." + regexp.QuoteMeta(m.name) + "`.*\\| (.*) \\|$").FindStringSubmatch(page)
+		row := regexp.MustCompile("(?m)^\\| `cacheaside\\." + regexp.QuoteMeta(m.name) +
+			"`.*\\| (.*) \\|$").FindStringSubmatch(page)
 		if row == nil || row[1] != m.about {
 			t.Errorf("docs/guides/metrics.md does not list %s with the description %q", m.name, m.about)
 		}

@@ -34,7 +34,9 @@ type reading[S any] struct {
 }
 
 // register registers measures with the meter. At each collection read returns the values.
-func register[S any](i *Instruments, kind string, measures []measure[S], read func(context.Context) ([]reading[S], error)) error {
+func register[S any](
+	i *Instruments, kind string, measures []measure[S], read func(context.Context) ([]reading[S], error),
+) error {
 	all := make([]metric.Float64Observable, len(measures))
 	for n, m := range measures {
 		var err error
@@ -89,7 +91,8 @@ func (i *Instruments) Cache(c *cacheaside.Cache) error {
 	err := register(i, "Cache", loaderMeasures, func(context.Context) ([]reading[cacheaside.Stats], error) {
 		var all []reading[cacheaside.Stats]
 		for name, s := range c.StatsByLoader() {
-			all = append(all, reading[cacheaside.Stats]{&s, []attribute.KeyValue{attribute.String("cacheaside.loader", name)}})
+			all = append(all, reading[cacheaside.Stats]{&s,
+				[]attribute.KeyValue{attribute.String("cacheaside.loader", name)}})
 		}
 		return all, nil
 	})

@@ -69,7 +69,8 @@ func newScene(t *testing.T, name string) *scene {
 	check(t, err)
 	t.Cleanup(func() { check(t, x.see.Close()) })
 
-	x.cache, err = cacheaside.New(rdb, &cacheaside.Options{Observer: x.see, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
+	x.cache, err = cacheaside.New(rdb, &cacheaside.Options{Observer: x.see, RedisTimeout: testenv.Hang,
+		ReadTimeout: testenv.Hang})
 	check(t, err)
 	t.Cleanup(func() { x.cache.Close() })
 	filter, err := bloom.NewRedis(rdb, "users", 1000, 0.01, nil)
@@ -87,7 +88,8 @@ func newScene(t *testing.T, name string) *scene {
 		return "secret-value", nil
 	}, &cacheaside.LoaderOptions{Filter: filter, BreakAt: -1, ErrorTTL: time.Millisecond})
 	check(t, err)
-	x.orders, err = cacheaside.NewLoader(x.cache, "order", func(_ context.Context, key int) (string, error) { return fmt.Sprint("secret-order-", key), nil }, nil)
+	x.orders, err = cacheaside.NewLoader(x.cache, "order",
+		func(_ context.Context, key int) (string, error) { return fmt.Sprint("secret-order-", key), nil }, nil)
 	check(t, err)
 
 	db := sqlx.NewDb(sql.OpenDB(nowhere(t)), "mysql")
@@ -95,7 +97,8 @@ func newScene(t *testing.T, name string) *scene {
 	writer, err := consistency.NewWriter(db, x.cache, &consistency.Options{Level: consistency.Inline})
 	check(t, err)
 	t.Cleanup(func() { writer.Close() })
-	consumer, err := canal.NewConsumer(x.cache, silent{}, nil, []canal.Binding{canal.Bind(x.orders, "shop", "orders", canal.IntColumn[int]("id"))}, nil)
+	consumer, err := canal.NewConsumer(x.cache, silent{}, nil,
+		[]canal.Binding{canal.Bind(x.orders, "shop", "orders", canal.IntColumn[int]("id"))}, nil)
 	check(t, err)
 	x.locker, err = lock.NewLocal(&lock.Options{Observer: x.see})
 	check(t, err)

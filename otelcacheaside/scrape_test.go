@@ -28,11 +28,13 @@ func (s *scene) work(n int) {
 				_, _ = s.orders.GetMany(ctx, []int{i, i + 1, i + 2})
 				if i%5 == 0 {
 					_ = s.users.Invalidate(ctx, key)
-					_ = s.cache.InvalidateKeys(ctx, cacheaside.Key{Loader: "secret-loader-" + strconv.Itoa(i), Text: key})
+					_ = s.cache.InvalidateKeys(ctx,
+						cacheaside.Key{Loader: "secret-loader-" + strconv.Itoa(i), Text: key})
 					_, _ = s.orders.Refresh(ctx, i)
 				}
 				short, cancel := context.WithTimeout(ctx, time.Duration(i%3)*time.Millisecond)
-				_ = s.locker.Do(short, "secret-lock-"+strconv.Itoa(i%3), func(context.Context, int64) error { return nil })
+				_ = s.locker.Do(short, "secret-lock-"+strconv.Itoa(i%3),
+					func(context.Context, int64) error { return nil })
 				_, _ = s.locker.TryAcquire(short, key, &lock.AcquireOptions{Fixed: true})
 				cancel()
 			}
@@ -76,7 +78,8 @@ func TestScrapeUnderLoad(t *testing.T) {
 		before := stats
 		stats = x.cache.StatsByLoader()
 		return maps.EqualFunc(before, stats, func(a, b cacheaside.Stats) bool {
-			return a.Gets == b.Gets && a.Loads == b.Loads && a.LoadErrors == b.LoadErrors && a.Invalidated == b.Invalidated && a.Filtered == b.Filtered
+			return a.Gets == b.Gets && a.Loads == b.Loads && a.LoadErrors == b.LoadErrors &&
+				a.Invalidated == b.Invalidated && a.Filtered == b.Filtered
 		})
 	})
 	// Between the two no new kind of error need have come; those that may come are counted with the
@@ -85,12 +88,15 @@ func TestScrapeUnderLoad(t *testing.T) {
 	for name := range last {
 		kinds[name[:strings.IndexByte(name+"{", '{')]] = true
 	}
-	t.Logf("%d scrapes; %d series of %d metrics, after %d with a tenth of the keys", scrapes, len(last), len(kinds), first)
-	if len(last) > 1000 || len(last) > first+12*19*3 { // operations of three labels, with another error each: 16 buckets and 3 more
+	t.Logf("%d scrapes; %d series of %d metrics, after %d with a tenth of the keys", scrapes, len(last),
+		len(kinds), first)
+	if len(last) > 1000 || len(last) > first+12*19*3 {
+		// operations of three labels, with another error each: 16 buckets and 3 more
 		t.Errorf("%d series, %d before", len(last), first)
 	}
 	for loader, s := range stats {
-		labels := fmt.Sprintf(`{cacheaside_cache="main",cacheaside_loader="%s",otel_scope_name="github.com/cacheaside/cacheaside/otelcacheaside",otel_scope_schema_url="",otel_scope_version=""}`, loader)
+		labels := fmt.Sprintf(
+			`{cacheaside_cache="main",cacheaside_loader="%s",otel_scope_name="github.com/cacheaside/cacheaside/otelcacheaside",otel_scope_schema_url="",otel_scope_version=""}`, loader)
 		for name, want := range map[string]int64{
 			"cacheaside_gets_total": s.Gets, "cacheaside_loads_total": s.Loads, "cacheaside_load_errors_total": s.LoadErrors, "cacheaside_invalidated_total": s.Invalidated, "cacheaside_filtered_total": s.Filtered,
 		} {

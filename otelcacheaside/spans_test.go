@@ -22,11 +22,13 @@ import (
 func TestSpans(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	tracers := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
-	see, err := otelcacheaside.New(&otelcacheaside.Options{MeterProvider: noop.NewMeterProvider(), TracerProvider: tracers})
+	see, err := otelcacheaside.New(&otelcacheaside.Options{MeterProvider: noop.NewMeterProvider(),
+		TracerProvider: tracers})
 	check(t, err)
 	defer see.Close()
 	_, rdb := testenv.Mini(t)
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{Observer: see, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{Observer: see, RedisTimeout: testenv.Hang,
+		ReadTimeout: testenv.Hang})
 	check(t, err)
 	defer cache.Close()
 	tracer := tracers.Tracer("test")
@@ -65,7 +67,8 @@ func TestSpans(t *testing.T) {
 		}
 		return all
 	}
-	if got, want := fmt.Sprint(paths(read("secret-1"))), "[cacheaside lease < cacheaside get < request SELECT < cacheaside load < cacheaside get < request cacheaside load < cacheaside get < request cacheaside get < request request]"; got != want {
+	if got, want := fmt.Sprint(paths(read("secret-1"))),
+		"[cacheaside lease < cacheaside get < request SELECT < cacheaside load < cacheaside get < request cacheaside load < cacheaside get < request cacheaside get < request request]"; got != want {
 		t.Errorf("spans\n%s, want\n%s", got, want)
 	}
 	for key, want := range map[string]struct {

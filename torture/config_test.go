@@ -101,7 +101,8 @@ func (c *config) client() redis.UniversalClient {
 	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	switch c.Topology {
 	case "sentinel":
-		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: c.Master, SentinelAddrs: c.Addrs, Dialer: c.dial,
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: c.Master, SentinelAddrs: c.Addrs,
+			Dialer:   c.dial,
 			PoolSize: pool, ContextTimeoutEnabled: true})
 	case "cluster":
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs, Dialer: c.dial,

@@ -15,7 +15,8 @@ import (
 var networkFaults = []fault{
 	poisoned("delay", func(r *rand.Rand) []toxic {
 		d := 5 + r.IntN(400)
-		return []toxic{{"latency", "downstream", map[string]int{"latency": d, "jitter": d / 2}}, {"latency", "upstream", map[string]int{"latency": d / 4}}}
+		return []toxic{{"latency", "downstream", map[string]int{"latency": d, "jitter": d / 2}},
+			{"latency", "upstream", map[string]int{"latency": d / 4}}}
 	}),
 	poisoned("stall", func(r *rand.Rand) []toxic { // delayed data arrives at the end
 		return []toxic{{"latency", "downstream", map[string]int{"latency": 1500 + r.IntN(1500)}}}

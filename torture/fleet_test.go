@@ -86,7 +86,8 @@ func (f *fleet) suspend(p *place, d time.Duration) {
 	p.child.Resume()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.suspended = append(f.suspended, check.Suspension{Process: p.process, Window: check.Window{From: from, To: history.Now()}})
+	f.suspended = append(f.suspended,
+		check.Suspension{Process: p.process, Window: check.Window{From: from, To: history.Now()}})
 }
 
 // finish stops all processes, and returns their reports and operations.

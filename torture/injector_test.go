@@ -57,7 +57,8 @@ func (i *injector) run(end time.Time) {
 				for time.Now().Before(end) && time.Now().Before(roundEnd) {
 					if len(hands[lane]) == 0 { // each kind once before any repeats
 						hands[lane] = slices.Clone(lanes[lane])
-						r.Shuffle(len(hands[lane]), func(a, b int) { hands[lane][a], hands[lane][b] = hands[lane][b], hands[lane][a] })
+						r.Shuffle(len(hands[lane]),
+							func(a, b int) { hands[lane][a], hands[lane][b] = hands[lane][b], hands[lane][a] })
 						// The first fault is the worst, so that a short run contains it.
 						if lane == 1 && round == 0 {
 							slices.SortStableFunc(hands[lane], func(a, b fault) int { return rank(a) - rank(b) })
@@ -116,12 +117,14 @@ func (i *injector) some(r *rand.Rand) (links []*link, target string) {
 func (i *injector) during(from, to, began int64) (texts []string) {
 	for _, f := range i.faults {
 		if f.From <= to && f.To >= from {
-			texts = append(texts, fmt.Sprintf("%s [%s] %.3f-%.3f s", f.name, f.target, seconds(f.From-began), seconds(f.To-began)))
+			texts = append(texts, fmt.Sprintf("%s [%s] %.3f-%.3f s", f.name, f.target, seconds(f.From-began),
+				seconds(f.To-began)))
 		}
 	}
 	for _, w := range i.failovers {
 		if w.From <= to && w.To >= from {
-			texts = append(texts, fmt.Sprintf("deletes may be lost %.3f-%.3f s", seconds(w.From-began), seconds(w.To-began)))
+			texts = append(texts, fmt.Sprintf("deletes may be lost %.3f-%.3f s", seconds(w.From-began),
+				seconds(w.To-began)))
 		}
 	}
 	return texts

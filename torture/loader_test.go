@@ -14,7 +14,10 @@ type fleetLoader struct {
 	cache *cacheaside.Cache
 }
 
-func newFleetLoader(rdb redis.UniversalClient, c *config, load func(context.Context, int) (row, error), options *cacheaside.LoaderOptions) (*fleetLoader, error) {
+func newFleetLoader(
+	rdb redis.UniversalClient, c *config, load func(context.Context, int) (row, error),
+	options *cacheaside.LoaderOptions,
+) (*fleetLoader, error) {
 	l := &fleetLoader{}
 	var err error
 	if l.cache, err = cacheaside.New(rdb, c.cacheOptions()); err != nil {

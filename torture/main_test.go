@@ -21,9 +21,12 @@ func TestMain(m *testing.M) {
 	// connection.
 	var ignored []goleak.Option
 	for _, name := range []string{
-		proxy + "/toxics.(*ToxicStub).Run", proxy + "/toxics.(*ToxicStub).InterruptToxic", proxy + ".(*ToxicLink).read", proxy + ".(*ToxicLink).write", proxy + ".(*ToxicLink).RemoveToxic",
-		proxy + ".(*ToxicLink).RemoveToxic.func1", proxy + ".(*ToxicLink).UpdateToxic", proxy + ".(*Proxy).server", proxy + ".(*Proxy).freeBlocker", proxy + ".(*ToxicCollection).chainRemoveToxic.func1",
-		proxy + ".(*ToxicCollection).chainAddToxic.func1", proxy + ".(*ToxicCollection).chainUpdateToxic.func1", proxy + "/toxics.(*ResetToxic).Pipe",
+		proxy + "/toxics.(*ToxicStub).Run", proxy + "/toxics.(*ToxicStub).InterruptToxic", proxy + ".(*ToxicLink).read",
+		proxy + ".(*ToxicLink).write", proxy + ".(*ToxicLink).RemoveToxic",
+		proxy + ".(*ToxicLink).RemoveToxic.func1", proxy + ".(*ToxicLink).UpdateToxic", proxy + ".(*Proxy).server",
+		proxy + ".(*Proxy).freeBlocker", proxy + ".(*ToxicCollection).chainRemoveToxic.func1",
+		proxy + ".(*ToxicCollection).chainAddToxic.func1", proxy + ".(*ToxicCollection).chainUpdateToxic.func1",
+		proxy + "/toxics.(*ResetToxic).Pipe",
 		"github.com/cacheaside/cacheaside/torture.(*link).atMost.func1",
 	} {
 		ignored = append(ignored, goleak.IgnoreAnyFunction(name))

@@ -164,7 +164,8 @@ func (w *worker) update(op history.Op, r *rand.Rand) {
 		w.record.Record(op)
 	} // otherwise it may have committed, and needs an invalidation too
 	if strict && err == nil { // it has invalidated the row
-		w.record.Record(history.Op{Goroutine: op.Goroutine, Key: op.Key, Kind: history.Invalidate, Start: op.End, End: op.End})
+		w.record.Record(history.Op{Goroutine: op.Goroutine, Key: op.Key, Kind: history.Invalidate, Start: op.End,
+			End: op.End})
 		return
 	}
 	if err != nil {

@@ -46,7 +46,8 @@ func (l *link) open(t *testing.T) {
 	t.Helper()
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	listen := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.FreePort(t)))
-	opened := link{l.process, l.node, new(atomic.Bool), toxiproxy.NewProxy(server, fmt.Sprintf("%d-%s", l.process, l.node), listen, l.node)}
+	opened := link{l.process, l.node, new(atomic.Bool),
+		toxiproxy.NewProxy(server, fmt.Sprintf("%d-%s", l.process, l.node), listen, l.node)}
 	if err := opened.Start(); err != nil {
 		t.Errorf("start a proxy: %v", err)
 	}
@@ -66,7 +67,8 @@ func (l *link) poison(kind, stream string, share float64, attributes map[string]
 		return func() {}
 	}
 	name := fmt.Sprint(kind, toxics.Add(1))
-	text, err := json.Marshal(map[string]any{"name": name, "type": kind, "stream": stream, "toxicity": share, "attributes": attributes})
+	text, err := json.Marshal(map[string]any{"name": name, "type": kind, "stream": stream, "toxicity": share,
+		"attributes": attributes})
 	if err != nil {
 		panic(err)
 	}

@@ -42,7 +42,8 @@ func startServers(t *testing.T, topology string) *servers {
 		s.clients, s.nodes = []string{one.Addr}, []*testenv.Redis{one}
 	case "sentinel":
 		set := testenv.StartSentinel(t, downAfter)
-		s.clients, s.master, s.nodes, s.watchers = set.Addrs, set.MasterName, []*testenv.Redis{set.Master, set.Replica}, set.Sentinels
+		s.clients, s.master, s.nodes, s.watchers = set.Addrs, set.MasterName, []*testenv.Redis{set.Master,
+			set.Replica}, set.Sentinels
 	case "cluster":
 		c := testenv.StartCluster(t, downAfter)
 		s.clients, s.nodes = c.Addrs, c.Nodes
@@ -72,7 +73,8 @@ const answerLimit = time.Second
 
 // admin sends one command to a server, without a proxy.
 func admin(addr string, args ...any) (any, error) {
-	c := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, ContextTimeoutEnabled: true})
+	c := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, MaxRetries: -1, DialerRetries: 1,
+		DisableIdentity: true, ContextTimeoutEnabled: true})
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()

@@ -28,7 +28,8 @@ func spreadChild() {
 	w.db.SetMaxOpenConns(8)
 	w.db.SetMaxIdleConns(8)
 	rdb := w.client()
-	w.loader, err = newFleetLoader(rdb, w.config, w.query, &cacheaside.LoaderOptions{TTL: 10 * time.Minute, MemoryTTL: 10 * time.Minute, LoadTimeout: testenv.Hang})
+	w.loader, err = newFleetLoader(rdb, w.config, w.query,
+		&cacheaside.LoaderOptions{TTL: 10 * time.Minute, MemoryTTL: 10 * time.Minute, LoadTimeout: testenv.Hang})
 	if err != nil {
 		panic(err)
 	}

@@ -71,7 +71,9 @@ func TestSpread(t *testing.T) {
 	dir := t.TempDir()
 	var children []*testenv.Child
 	for p := range processes {
-		c := config{Process: p, Topology: s.topology, Addrs: s.clients, Proxies: direct, DSN: maria.DSN(t), Table: table, Prefix: table, MaxStaleness: spreadBound, RedisTimeout: testenv.Hang, QueueTimeout: testenv.Hang, File: filepath.Join(dir, fmt.Sprint("sights", p))}
+		c := config{Process: p, Topology: s.topology, Addrs: s.clients, Proxies: direct, DSN: maria.DSN(t),
+			Table: table, Prefix: table, MaxStaleness: spreadBound, RedisTimeout: testenv.Hang,
+			QueueTimeout: testenv.Hang, File: filepath.Join(dir, fmt.Sprint("sights", p))}
 		children = append(children, testenv.SpawnChild(t, "spread", c.environment()))
 	}
 	for p, c := range children {
@@ -164,7 +166,8 @@ func judge(t *testing.T, writes []order, reports []spreadReport, keys int) {
 	}
 	slices.Sort(took)
 	at := func(p float64) time.Duration { return took[int(p*float64(len(took)-1))].Round(10 * time.Microsecond) }
-	t.Logf("%d writes, %d a second, %d processes, %d keys: seen by the last process %v (p50), %v (p99), %v (max) after Invalidate had returned; %d before; hit ratio %.4f; %d not measured, %d violations\n  %s",
+	t.Logf("%d writes, %d a second, %d processes, %d keys: seen by the last process %v (p50), %v (p99), %v (max) "+
+		"after Invalidate had returned; %d before; hit ratio %.4f; %d not measured, %d violations\n  %s",
 		len(took), spreadRate, len(reports), keys, at(0.5), at(0.99), at(1), early,
 		float64(sums["memory hits"])/float64(max(1, sums["gets"])), unseen, violations, counts(sums))
 	if unseen > 0 {

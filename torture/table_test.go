@@ -58,11 +58,13 @@ func (s summary) print(t *testing.T) {
 	line("faults", "%s", s.faults())
 	line("loads, all", "%d", s.count(history.Load, 0, s.lasted.Nanoseconds()))
 	line("loads, healthy", "%s", s.healthy())
-	line("linearizable", "%d reads and writes that porcupine has put in order; %d parts that it could not decide in time, but the rules did", s.found.Linearizable, s.found.Unchecked)
+	line("linearizable", "%d reads and writes that porcupine has put in order; %d parts that it could not decide in "+
+		"time, but the rules did", s.found.Linearizable, s.found.Unchecked)
 	line("unvalidated", "%d fresh reads, left out there", s.found.Unvalidated)
 	line("lost by failover", "%d reads; deletes could be lost in %.1f s", s.found.LostByFailover, s.lossy().Seconds())
 	line("staleness", "worst %v, p99 %v, of %d reads through memory; %d were stale at all; the bound is %v",
-		s.found.Worst.Round(time.Millisecond), s.found.P99.Round(time.Millisecond), s.found.Reads, s.found.StaleReads, s.in.Bound)
+		s.found.Worst.Round(time.Millisecond), s.found.P99.Round(time.Millisecond), s.found.Reads, s.found.StaleReads,
+		s.in.Bound)
 	line("stats", "%s", counts(sums))
 	line("late", "%d operations", s.found.Late)
 	line("hung", "%d goroutines; %d processes left some behind", hung, leaked)
@@ -84,9 +86,11 @@ func (s summary) print(t *testing.T) {
 // describe returns all details of a violation.
 func (s summary) describe(v check.Violation) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "VIOLATION %v\n  it read version %d, from %.6f s to %.6f s", v, v.Op.Version, seconds(v.Op.Start-s.began), seconds(v.Op.End-s.began))
+	fmt.Fprintf(&b, "VIOLATION %v\n  it read version %d, from %.6f s to %.6f s", v, v.Op.Version,
+		seconds(v.Op.Start-s.began), seconds(v.Op.End-s.began))
 	if v.Known != 0 && v.Rule != check.Order {
-		fmt.Fprintf(&b, "; version %d was known at %.6f s, %v before", v.Newer, seconds(v.Known-s.began), time.Duration(v.Op.Start-v.Known))
+		fmt.Fprintf(&b, "; version %d was known at %.6f s, %v before", v.Newer, seconds(v.Known-s.began),
+			time.Duration(v.Op.Start-v.Known))
 	}
 	from, to := min(v.Known, v.Op.Start)-int64(time.Second), v.Op.End
 	for _, f := range s.injector.during(from, to, s.began) {
@@ -95,13 +99,15 @@ func (s summary) describe(v check.Violation) string {
 	// Operations on this key around that time.
 	var about []history.Op
 	for _, op := range s.in.Ops {
-		if s.concerns(op, v) && op.End >= min(v.Known, v.Op.Start)-int64(100*time.Millisecond) && op.Start <= v.Op.End && op.Kind != history.Get && !op.Has(history.Failed) {
+		if s.concerns(op, v) && op.End >= min(v.Known, v.Op.Start)-int64(100*time.Millisecond) &&
+			op.Start <= v.Op.End && op.Kind != history.Get && !op.Has(history.Failed) {
 			about = append(about, op)
 		}
 	}
 	slices.SortFunc(about, func(a, b history.Op) int { return int(a.Start - b.Start) })
 	for _, op := range about[max(0, len(about)-shownOps):] {
-		fmt.Fprintf(&b, "\n  %.6f-%.6f process %d.%d %s v%d flags %b", seconds(op.Start-s.began), seconds(op.End-s.began), op.Process, op.Goroutine, op.Kind, op.Version, op.Flags)
+		fmt.Fprintf(&b, "\n  %.6f-%.6f process %d.%d %s v%d flags %b", seconds(op.Start-s.began),
+			seconds(op.End-s.began), op.Process, op.Goroutine, op.Kind, op.Version, op.Flags)
 		if op.Kind == history.InvalidateGroup {
 			fmt.Fprintf(&b, " group %d", op.Key)
 		}
@@ -163,12 +169,14 @@ func (s summary) healthy() string {
 	}
 	to := s.sick - s.began
 	return fmt.Sprintf("%d, with %d invalidations of keys and %d of groups, %d refreshes and %d cold keys",
-		s.count(history.Load, 0, to), s.count(history.Invalidate, 0, to), s.count(history.InvalidateGroup, 0, to), s.count(history.Refresh, 0, to), len(cold))
+		s.count(history.Load, 0, to), s.count(history.Invalidate, 0, to), s.count(history.InvalidateGroup, 0,
+			to), s.count(history.Refresh, 0, to), len(cold))
 }
 
 // lossy returns the total time in which a failover could lose deletes.
 func (s summary) lossy() (sum time.Duration) {
-	windows := slices.SortedFunc(slices.Values(s.in.Failovers), func(a, b check.Window) int { return cmp.Compare(a.From, b.From) })
+	windows := slices.SortedFunc(slices.Values(s.in.Failovers),
+		func(a, b check.Window) int { return cmp.Compare(a.From, b.From) })
 	end := int64(0)
 	for _, w := range windows {
 		sum += time.Duration(max(0, w.To-max(w.From, end)))

@@ -76,7 +76,8 @@ func torture(t *testing.T, c config, d time.Duration) {
 	s := startServers(t, topology)
 	maria := testenv.SharedMariaDB(t)
 	table := newTable(t, maria.DB(t), hotKeys+warmKeys+coldKeys)
-	c.Addrs, c.Master, c.DSN, c.Table, c.Prefix, c.RedisTimeout = s.clients, s.master, maria.DSN(t), table, table, redisTimeout
+	c.Addrs, c.Master, c.DSN, c.Table, c.Prefix, c.RedisTimeout =
+		s.clients, s.master, maria.DSN(t), table, table, redisTimeout
 	f := &fleet{t: t, links: newLinks(t, processes, s.all), config: c}
 	began := history.Now()
 	f.start(processes)
@@ -101,7 +102,8 @@ func torture(t *testing.T, c config, d time.Duration) {
 	lasted := time.Duration(history.Now() - began)
 	reports, ops := f.finish()
 
-	in := check.Input{Ops: ops, Began: began, Bound: c.MaxStaleness, Grace: grace(), Failovers: i.failovers, LostTTL: lostTTL, Suspended: f.suspended}
+	in := check.Input{Ops: ops, Began: began, Bound: c.MaxStaleness, Grace: grace(), Failovers: i.failovers,
+		LostTTL: lostTTL, Suspended: f.suspended}
 	if c.Groups {
 		in.Groups = groupsOf
 	}

@@ -38,7 +38,8 @@ func TestWide(t *testing.T) {
 		t.Run(topology, func(t *testing.T) {
 			for _, seed := range seeds(t, uint64(21+n)) {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					torture(t, config{Topology: topology, Seed: seed, Groups: true, Wide: true, MaxStaleness: 2 * time.Second}, d)
+					torture(t, config{Topology: topology, Seed: seed, Groups: true, Wide: true,
+						MaxStaleness: 2 * time.Second}, d)
 				})
 			}
 		})
@@ -58,7 +59,8 @@ func newWide(w *worker) (*wide, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.writer, err = consistency.NewWriter(sqlx.NewDb(w.db, "mysql"), w.loader.cache, &consistency.Options{Level: consistency.Strict})
+	x.writer, err = consistency.NewWriter(sqlx.NewDb(w.db, "mysql"), w.loader.cache,
+		&consistency.Options{Level: consistency.Strict})
 	return x, err
 }
 
@@ -127,7 +129,8 @@ func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 	defer cache.Close()
 	// No other process may see this row.
 	old := func(context.Context, int) (row, error) { return row{}, nil }
-	l, err := cacheaside.NewLoader(cache, "row", old, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupNames)})
+	l, err := cacheaside.NewLoader(cache, "row", old,
+		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupNames)})
 	if err != nil {
 		t.Error(err)
 		return

@@ -40,5 +40,6 @@ func (s storage) SetBatch(ctx context.Context, values map[string][]byte) {
 func main() {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true})
 	names := sturdyc.New[string](10_000, 10, time.Minute, 10, sturdyc.WithDistributedStorage(storage{rdb}))
-	fmt.Println(names.GetOrFetch(context.Background(), "name:1", func(context.Context) (string, error) { return "1", nil }))
+	fmt.Println(names.GetOrFetch(context.Background(), "name:1",
+		func(context.Context) (string, error) { return "1", nil }))
 }

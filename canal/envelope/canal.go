@@ -140,9 +140,11 @@ func (f flatType) value(raw json.RawMessage) event.Value {
 			s += strings.Repeat("\x00", short)
 		}
 		return latin1(s)
-	case "uuid", "inet4", "inet6", "json": // the first three are raw bytes; JSON has numbers in another format than MySQL's
+	case "uuid", "inet4", "inet6", "json":
+		// the first three are raw bytes; JSON has numbers in another format than MySQL's
 		return event.Inexact(s)
-	case "blob", "tinyblob", "mediumblob", "longblob", "varbinary", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection":
+	case "blob", "tinyblob", "mediumblob", "longblob", "varbinary", "geometry", "point", "linestring", "polygon",
+		"multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection":
 		return latin1(s)
 	case "enum":
 		return f.enum(s)

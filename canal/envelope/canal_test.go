@@ -25,11 +25,13 @@ func (q quirk) check(t *testing.T, decode Decoder) {
 
 func TestCanal(t *testing.T) {
 	const (
-		converter = "alibaba/canal, connector/core/src/main/java/com/alibaba/otter/canal/connector/core/producer/MQMessageUtils.java"
-		parser    = "alibaba/canal, parse/src/main/java/com/alibaba/otter/canal/parse/inbound/mysql/dbsync/LogEventConvert.java"
-		protocol  = "alibaba/canal, protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto"
-		aligned   = "https://github.com/alibaba/canal/issues/4352"
-		shorter   = "https://github.com/alibaba/canal/pull/5021"
+		converter = "alibaba/canal, connector/core/src/main/java/" +
+			"com/alibaba/otter/canal/connector/core/producer/MQMessageUtils.java"
+		parser = "alibaba/canal, parse/src/main/java/" +
+			"com/alibaba/otter/canal/parse/inbound/mysql/dbsync/LogEventConvert.java"
+		protocol = "alibaba/canal, protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto"
+		aligned  = "https://github.com/alibaba/canal/issues/4352"
+		shorter  = "https://github.com/alibaba/canal/pull/5021"
 	)
 	for name, q := range map[string]quirk{
 		"an insert of one row": {source: "https://github.com/alibaba/canal/issues/3179",
@@ -64,7 +66,8 @@ func TestCanal(t *testing.T) {
 			want:    "insert d.t: none -> a=x"},
 		"types": {source: parser,
 			message: `{"data":[{"u":"18446744073709551615","bin":"\u0000ÿ","no":"€","bit":"165","y":"2026","zero":"0000","f":"1.0E10","d":"0.1","dec":"10.50","ts":"2026-11-22 13:14:15.120","n":null}],"mysqlType":{"u":"bigint(20) unsigned","bin":"varbinary(10)","no":"blob","bit":"bit(8)","y":"year","zero":"year(4)","f":"float(7,2)","d":"double unsigned","dec":"decimal(10,2)","ts":"timestamp(3)","n":"text"},"database":"d","table":"t","type":"INSERT"}`,
-			want:    "insert d.t: none -> u=18446744073709551615|bin=\x00\xff|no?|bit=165|y=2026|zero=0000|f=1e+10|d=0.1|dec=10.50|ts=2026-11-22 13:14:15.120|n NULL"},
+			want: "insert d.t: none -> u=18446744073709551615|bin=\x00\xff|no?|bit=165|y=2026|zero=0000" +
+				"|f=1e+10|d=0.1|dec=10.50|ts=2026-11-22 13:14:15.120|n NULL"},
 		"an ENUM is its number": {source: "https://github.com/alibaba/canal/issues/157",
 			message: `{"data":[{"a":"2","b":"0","c":"3","d":"x","e":"1"}],"mysqlType":{"a":"ENUM('it''s','b,c')","b":"enum('x')","c":"enum('x')","d":"enum('x')","e":"enum"},"database":"d","table":"t","type":"INSERT"}`,
 			want:    "insert d.t: none -> a=b,c|b=|c?|d?|e?"},
@@ -99,9 +102,11 @@ func TestCanal(t *testing.T) {
 			message: `{"data":null,"database":"d","table":null,"type":"QUERY","isDdl":true,"sql":"SAVEPOINT a"}`},
 		"a table in the place of another, by an ALTER": {source: parser,
 			message: `{"data":null,"database":"d","table":"a","type":"ALTER","isDdl":true,"sql":"alter table a exchange partition p with table b"}`, want: "replace d.a\nreplace d.b"},
-		"a RENAME behind an index": {source: "alibaba/canal, parse/src/main/java/com/alibaba/otter/canal/parse/inbound/mysql/ddl/DruidDdlParser.java",
+		"a RENAME behind an index": {source: "alibaba/canal, parse/src/main/java/" +
+			"com/alibaba/otter/canal/parse/inbound/mysql/ddl/DruidDdlParser.java",
 			message: `{"data":null,"database":"d","table":"a","type":"CINDEX","isDdl":true,"sql":"alter table a add index i (n), rename to b"}`, want: "alter d.a\nreplace d.b"},
-		"the schema of the first table, which is not that of the session": {source: "alibaba/canal, parse/src/main/java/com/alibaba/otter/canal/parse/inbound/mysql/ddl/DruidDdlParser.java",
+		"the schema of the first table, which is not that of the session": {source: "alibaba/canal, parse/src/main/java/" +
+			"com/alibaba/otter/canal/parse/inbound/mysql/ddl/DruidDdlParser.java",
 			message: `{"data":null,"database":"e","table":"u","type":"ERASE","isDdl":true,"sql":"DROP TABLE e.u, t"}`, want: "alter e.u\nalter ."},
 		"names as they were written": {source: "https://dev.mysql.com/doc/refman/8.4/en/identifier-case-sensitivity.html",
 			message: `{"data":null,"database":"D","table":"Users","type":"TRUNCATE","isDdl":true,"sql":"TRUNCATE TABLE Users"}`, want: "truncate D.Users\nreplace d.users"},
@@ -110,7 +115,8 @@ func TestCanal(t *testing.T) {
 		"what canal does not know, without its text": {source: parser, message: `{"data":null,"type":"QUERY","isDdl":true}`, want: "replace . unread"},
 		"what canal does not know, and changes rows": {source: parser, message: `{"data":null,"type":"QUERY","isDdl":true,"sql":"call private()"}`, want: "replace . unread"},
 		"GRANT": {source: parser, message: `{"data":null,"type":"QUERY","isDdl":true,"sql":"GRANT SELECT ON d.* TO a"}`},
-		"an ALTER of which there is no type": {source: "alibaba/canal, parse/src/main/java/com/alibaba/otter/canal/parse/inbound/mysql/ddl/DruidDdlParser.java",
+		"an ALTER of which there is no type": {source: "alibaba/canal, parse/src/main/java/" +
+			"com/alibaba/otter/canal/parse/inbound/mysql/ddl/DruidDdlParser.java",
 			message: `{"data":null,"database":"d","table":"b","type":"EVENTTYPECOMPATIBLEPROTO2","isDdl":true,"sql":"alter table d.a rename to d.b"}`, want: "alter d.a\nreplace d.b"},
 		"the text of a statement whose rows follow": {source: "https://github.com/alibaba/canal/issues/3179",
 			message: `{"data":null,"database":"","es":1605694568000,"id":9,"isDdl":false,"mysqlType":null,"old":null,"pkNames":null,"sql":"insert into t (id,name)values(27,'ly')","sqlType":null,"table":"t","ts":1605694568678,"type":"QUERY"}`},

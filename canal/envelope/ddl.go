@@ -32,7 +32,8 @@ func (o origin) statement(sql string, failed error) ([]event.Change, error) {
 		return []event.Change{origin{time: o.time}.change(event.Replace)}, failed
 	}
 	effect := ddl.Read(sql, "")
-	if o.schema != "" && !effect.Unknown && !slices.ContainsFunc(effect.Changes, func(c event.Change) bool { return c.Schema != "" }) {
+	if o.schema != "" && !effect.Unknown &&
+		!slices.ContainsFunc(effect.Changes, func(c event.Change) bool { return c.Schema != "" }) {
 		effect = ddl.Read(sql, o.schema)
 	}
 	if sql == "" || effect.Unknown {

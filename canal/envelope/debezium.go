@@ -96,11 +96,13 @@ func (i identities) debezium(m *record, schema json.RawMessage) ([]event.Change,
 	return nil, errFlattened
 }
 
-var errFlattened = errors.New("it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values")
+var errFlattened = errors.New(
+	"it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values")
 
 // isHeartbeat reports whether a message contains only the time.
 func (r *record) isHeartbeat() bool {
-	return len(r.members) > 0 && !slices.ContainsFunc(r.members, func(m member) bool { return !strings.HasPrefix(m.name, "ts_") })
+	return len(r.members) > 0 &&
+		!slices.ContainsFunc(r.members, func(m member) bool { return !strings.HasPrefix(m.name, "ts_") })
 }
 
 // isTransaction reports whether a message is the begin or end of a transaction.

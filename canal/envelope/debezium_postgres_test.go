@@ -12,11 +12,13 @@ import (
 const postgresDocs = "https://debezium.io/documentation/reference/stable/connectors/postgresql.html#"
 
 // decodePostgres knows the identities of four tables.
-var decodePostgres = DebeziumPostgres(map[event.Table][]string{{Schema: "s", Name: "t"}: {"ID"}, {Schema: "s", Name: "whole"}: nil, {Schema: "s", Name: "two"}: {"id", "email"}, {Schema: "s", Name: "cases"}: {"id"}})
+var decodePostgres = DebeziumPostgres(map[event.Table][]string{{Schema: "s", Name: "t"}: {"ID"},
+	{Schema: "s", Name: "whole"}: nil, {Schema: "s", Name: "two"}: {"id", "email"}, {Schema: "s", Name: "cases"}: {"id"}})
 
 // published is a message about a table of PostgreSQL.
 func published(table, op, before, after string) string {
-	return fmt.Sprintf(`{"op":%q,"before":%s,"after":%s,"source":{"connector":"postgresql","db":"shop","schema":"s","table":%q,"lsn":7,"txId":1,"xmin":null}}`, op, before, after, table)
+	return fmt.Sprintf(
+		`{"op":%q,"before":%s,"after":%s,"source":{"connector":"postgresql","db":"shop","schema":"s","table":%q,"lsn":7,"txId":1,"xmin":null}}`, op, before, after, table)
 }
 
 // The row before a change has the columns of the REPLICA IDENTITY. The others are made up.
@@ -49,14 +51,16 @@ func TestReplicaIdentity(t *testing.T) {
 		t.Run(name, func(t *testing.T) { q.check(t, decodePostgres) })
 	}
 	t.Run("without identities", func(t *testing.T) {
-		quirk{source: events, message: published("t", "d", `{"id":1}`, `null`), want: "delete s.t:  -> none"}.check(t, Debezium)
+		quirk{source: events, message: published("t", "d", `{"id":1}`, `null`), want: "delete s.t:  -> none"}.check(t,
+			Debezium)
 	})
 }
 
 // A value that was not sent is that of the row before, if that has it.
 func TestUnavailableInPostgres(t *testing.T) {
 	row := func(kind, value string) string {
-		return fmt.Sprintf(`{"schema":{"fields":[{"field":"before","fields":[{"field":"c",%[1]s}]},{"field":"after","fields":[{"field":"c",%[1]s}]}]},"payload":%[2]s}`, kind, published("whole", "u", `{"c":"b2xk"}`, `{"c":`+value+`}`))
+		return fmt.Sprintf(
+			`{"schema":{"fields":[{"field":"before","fields":[{"field":"c",%[1]s}]},{"field":"after","fields":[{"field":"c",%[1]s}]}]},"payload":%[2]s}`, kind, published("whole", "u", `{"c":"b2xk"}`, `{"c":`+value+`}`))
 	}
 	const bytea = `"parameters":{"__debezium.source.column.type":"BYTEA"}`
 	for name, c := range map[string]struct{ kind, value, want string }{
@@ -84,9 +88,11 @@ func TestUnavailableInPostgres(t *testing.T) {
 // Values of types that have no row in testdata/postgres, and those that depend on the settings.
 func TestValuesOfPostgres(t *testing.T) {
 	source := func(kind string) string {
-		return `"parameters":{"__debezium.source.column.type":"` + kind + `","__debezium.source.column.length":"2","scale":"2"}`
+		return `"parameters":{"__debezium.source.column.type":"` + kind +
+			`","__debezium.source.column.length":"2","scale":"2"}`
 	}
-	const decimal, variable = `"type":"bytes","name":"org.apache.kafka.connect.data.Decimal",`, `"type":"struct","name":"io.debezium.data.VariableScaleDecimal",`
+	const decimal, variable = `"type":"bytes","name":"org.apache.kafka.connect.data.Decimal",`,
+		`"type":"struct","name":"io.debezium.data.VariableScaleDecimal",`
 	for name, c := range map[string]struct {
 		kind, value, want string
 		exact             bool
@@ -143,7 +149,8 @@ func TestValuesOfPostgres(t *testing.T) {
 		if c.kind != "" {
 			c.kind = "," + c.kind
 		}
-		message := fmt.Sprintf(`{"schema":{"fields":[{"field":"after","fields":[{"field":"c"%s}]}]},"payload":%s}`, c.kind, published("t", "c", `null`, `{"c":`+c.value+`}`))
+		message := fmt.Sprintf(`{"schema":{"fields":[{"field":"after","fields":[{"field":"c"%s}]}]},"payload":%s}`,
+			c.kind, published("t", "c", `null`, `{"c":`+c.value+`}`))
 		changes, err := decodePostgres([]byte(message))
 		check(t, err)
 		if v := changes[0].After.Get("c"); v.Text() != c.want || v.Exact() != c.exact || v.Known() != (c.want != "") {

@@ -7,7 +7,8 @@ import (
 
 // column is a message of Debezium about the insert of a row with a single column.
 func column(schema, value string) string {
-	return fmt.Sprintf(`{"schema":{"type":"struct","fields":[{"type":"struct","field":"after","fields":[{"field":"c",%s}]}]},"payload":{"op":"c","before":null,"after":{"c":%s},"source":{"db":"d","table":"t"}}}`, schema, value)
+	return fmt.Sprintf(
+		`{"schema":{"type":"struct","fields":[{"type":"struct","field":"after","fields":[{"field":"c",%s}]}]},"payload":{"op":"c","before":null,"after":{"c":%s},"source":{"db":"d","table":"t"}}}`, schema, value)
 }
 
 func TestDebezium(t *testing.T) {
@@ -106,7 +107,8 @@ func TestDebezium(t *testing.T) {
 		"VECTOR, which has no text": {page + "mysql-vector-types", `"type":"array","name":"io.debezium.data.FloatVector"`, `[1.5]`, "c?"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			quirk{source: c.source, message: column(c.schema, c.value), want: "insert d.t: none -> " + c.want}.check(t, Debezium)
+			quirk{source: c.source, message: column(c.schema, c.value), want: "insert d.t: none -> " + c.want}.check(t,
+				Debezium)
 		})
 	}
 }

@@ -173,7 +173,8 @@ func (f field) ofText(s string) event.Value {
 	case "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp": // Java determines the number of fraction digits
 		return event.Inexact(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
 	}
-	if strings.Contains(f.source, "BINARY") || strings.HasSuffix(f.source, "BLOB") { // binary.handling.mode: hex, base64 or base64-url-safe
+	if strings.Contains(f.source, "BINARY") || strings.HasSuffix(f.source, "BLOB") {
+		// binary.handling.mode: hex, base64 or base64-url-safe
 		return event.Inexact(s)
 	}
 	return f.ofDigits(s)
@@ -262,7 +263,8 @@ func (f field) ofNumber(s string) event.Value {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		if strings.ContainsAny(s, "eE") || f.kind != "bytes" && strings.Contains(s, ".") { // without a schema it may be a FLOAT or DOUBLE
+		if strings.ContainsAny(s, "eE") || f.kind != "bytes" && strings.Contains(s, ".") {
+			// without a schema it may be a FLOAT or DOUBLE
 			return event.Inexact(s)
 		}
 		return f.ofDigits(s) // a DECIMAL with decimal.format=NUMERIC, or a large integer

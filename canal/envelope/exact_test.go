@@ -10,10 +10,12 @@ import (
 // Which values can be keys: those whose text is certainly the client's.
 func TestExact(t *testing.T) {
 	flat := func(mysqlType, value string) string {
-		return fmt.Sprintf(`{"type":"INSERT","database":"d","table":"t","data":[{"c":%s}],"mysqlType":{"c":%q}}`, value, mysqlType)
+		return fmt.Sprintf(`{"type":"INSERT","database":"d","table":"t","data":[{"c":%s}],"mysqlType":{"c":%q}}`, value,
+			mysqlType)
 	}
 	plain := func(value string) string {
-		return `{"type":"insert","database":"d","table":"t","data":{"c":` + value + `},"op":"c","source":{"db":"d","table":"t"},"after":{"c":` + value + `}}`
+		return `{"type":"insert","database":"d","table":"t","data":{"c":` + value +
+			`},"op":"c","source":{"db":"d","table":"t"},"after":{"c":` + value + `}}`
 	}
 	of := func(kind, source, more string) string {
 		return fmt.Sprintf(`"type":%q,"parameters":{"__debezium.source.column.type":%q%s}`, kind, source, more)

@@ -22,7 +22,8 @@ func ExampleNewSource() {
 	}
 	defer func() { _ = cache.Close() }()
 	name := "Anne"
-	users, err := cacheaside.NewLoader(cache, "user", func(context.Context, int64) (string, error) { return name, nil }, &cacheaside.LoaderOptions{TTL: time.Hour})
+	users, err := cacheaside.NewLoader(cache, "user", func(context.Context, int64) (string, error) { return name, nil },
+		&cacheaside.LoaderOptions{TTL: time.Hour})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -43,8 +44,9 @@ func ExampleNewSource() {
 	name = "Anne Marie" // stands for an UPDATE by another program, which Maxwell reports
 	done := make(chan struct{})
 	messages <- envelope.Message{
-		Payload: []byte(`{"database":"shop","table":"users","type":"update","ts":1477053234,"data":{"id":7,"name":"Anne Marie"},"old":{"name":"Anne"}}`),
-		Ack:     func() { close(done) },
+		Payload: []byte(
+			`{"database":"shop","table":"users","type":"update","ts":1477053234,"data":{"id":7,"name":"Anne Marie"},"old":{"name":"Anne"}}`),
+		Ack: func() { close(done) },
 	}
 	<-done
 	fmt.Println(users.Get(ctx, 7))

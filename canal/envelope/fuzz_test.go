@@ -9,7 +9,8 @@ import (
 
 // fuzz has a decoder read anything: what it finds are changes that a Consumer can do, not more of
 // them than the message can have, and what it says of an error shows nothing of it.
-func fuzz(f *testing.F, decode Decoder, seeds ...string) { // short ones: what is found in long ones is made shorter for a minute each
+func fuzz(f *testing.F, decode Decoder, seeds ...string) {
+	// short ones: what is found in long ones is made shorter for a minute each
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
@@ -33,7 +34,8 @@ func fuzz(f *testing.F, decode Decoder, seeds ...string) { // short ones: what i
 				t.Errorf("%v: %v", c, c.Unread)
 			case c.Kind == event.Truncate && c.Table == "":
 				t.Errorf("%v: it says that all tables are empty", c)
-			case c.Before.Exists() != (c.Kind == event.Update || c.Kind == event.Delete), c.After.Exists() != (c.Kind == event.Insert || c.Kind == event.Update || c.Kind == event.Read):
+			case c.Before.Exists() != (c.Kind == event.Update || c.Kind == event.Delete),
+				c.After.Exists() != (c.Kind == event.Insert || c.Kind == event.Update || c.Kind == event.Read):
 				t.Errorf("%v: %v, %v", c, c.Before, c.After)
 			}
 			for _, r := range []event.Row{c.Before, c.After} {
@@ -77,19 +79,24 @@ func FuzzDebezium(f *testing.F) {
 		column(`"type":"string","name":"io.debezium.time.ZonedTimestamp","parameters":{"__debezium.source.column.length":"6"}`, `"2018-06-20T13:37:03.12Z"`),
 		`{"source":{},"databaseName":"d","ddl":"RENAME TABLE a TO e.b","tableChanges":[{"type":"ALTER","id":"\"d\".\"a\",\"e\".\"b\""}]}`,
 		`{"op":"u","source":{"db":"d","table":"t","ts_ms":1},"before":{"id":1,"n":null},"after":{"id":1,"n":"x"}}`,
-		`{"op":"t","source":{"db":"d","table":"t"},"OP":"c"}`, `{"id":7,"payload":{"ts_ms":5}}`, `{"ts_ms":1}`, `{"schema":null,"payload":null}`)
+		`{"op":"t","source":{"db":"d","table":"t"},"OP":"c"}`, `{"id":7,"payload":{"ts_ms":5}}`, `{"ts_ms":1}`,
+		`{"schema":null,"payload":null}`)
 }
 
 func FuzzDebeziumPostgres(f *testing.F) {
 	c := func(kind, value string) string {
-		return `{"schema":{"fields":[{"field":"after","fields":[{"field":"c",` + kind + `}]}]},"payload":` + published("t", "c", "null", `{"c":`+value+`}`) + `}`
+		return `{"schema":{"fields":[{"field":"after","fields":[{"field":"c",` + kind + `}]}]},"payload":` +
+			published("t", "c", "null", `{"c":`+value+`}`) + `}`
 	}
 	fuzz(f, decodePostgres,
-		published("t", "u", `null`, `{"id":1,"email":"a"}`), published("whole", "d", `{"id":1,"email":"__debezium_unavailable_value"}`, `null`), published("two", "t", `null`, `null`),
+		published("t", "u", `null`, `{"id":1,"email":"a"}`), published("whole", "d",
+			`{"id":1,"email":"__debezium_unavailable_value"}`, `null`), published("two", "t", `null`, `null`),
 		`{"op":"m","source":{"connector":"postgresql","db":"shop","schema":"","table":""},"message":{"prefix":"p","content":"cHJpdmF0ZQ=="}}`,
 		c(`"type":"struct","name":"io.debezium.data.VariableScaleDecimal","parameters":{"__debezium.source.column.type":"NUMERIC"}`, `{"scale":70,"value":"AP//"}`),
 		c(`"type":"bytes","optional":true,"default":"AA==","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2"}`, `"AA=="`),
 		c(`"type":"string","parameters":{"__debezium.source.column.type":"BPCHAR","__debezium.source.column.length":"2"}`, `"ab"`),
-		c(`"type":"int64","name":"io.debezium.time.NanoTime"`, `86400000000000`), c(`"type":"string","name":"io.debezium.time.ZonedTimestamp"`, `"2018-06-20T13:37:03.12+02:00"`),
-		c(`"type":"string","parameters":{"__debezium.unavailable.value.placeholder":"gone"}`, `"gone"`), c(`"type":"array"`, `["a",null]`))
+		c(`"type":"int64","name":"io.debezium.time.NanoTime"`, `86400000000000`),
+		c(`"type":"string","name":"io.debezium.time.ZonedTimestamp"`, `"2018-06-20T13:37:03.12+02:00"`),
+		c(`"type":"string","parameters":{"__debezium.unavailable.value.placeholder":"gone"}`,
+			`"gone"`), c(`"type":"array"`, `["a",null]`))
 }

@@ -11,7 +11,9 @@ import (
 
 const (
 	maxMessage = 64 << 20 // maximum length of a message; brokers have lower limits
-	maxColumns = 4096     // of a table; this is MySQL's own limit: https://dev.mysql.com/doc/refman/8.4/en/column-count-limit.html
+	// of a table; this is MySQL's own limit:
+	// https://dev.mysql.com/doc/refman/8.4/en/column-count-limit.html
+	maxColumns = 4096
 )
 
 var (

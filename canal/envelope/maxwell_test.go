@@ -17,7 +17,8 @@ func TestMaxwell(t *testing.T) {
 	for name, q := range map[string]quirk{
 		"an insert": {source: format,
 			message: `{"database":"test","table":"e","type":"insert","ts":1477053217,"xid":23396,"commit":true,"position":"master.000006:800911","server_id":23042,"thread_id":108,"data":{"id":1,"m":4.2341,"c":"2016-10-21 05:33:37.523000","comment":"I am a creature of light."}}`,
-			want:    "insert test.e: none -> id=1|m=4.2341|c=2016-10-21 05:33:37.523000|comment=I am a creature of light."},
+			want: "insert test.e: none -> id=1|m=4.2341|c=2016-10-21 05:33:37.523000|comment=I am a creature of " +
+				"light."},
 		"an update: old is what was changed": {source: format,
 			message: `{"database":"test","table":"e","type":"update","ts":1477053234,"data":{"id":1,"m":5.444,"n":null},"old":{"m":4.2341,"n":"x"}}`,
 			want:    "update test.e: id=1|m=4.2341|n=x -> id=1|m=5.444|n NULL"},
@@ -56,7 +57,8 @@ func TestMaxwell(t *testing.T) {
 			want:    `insert test_json.json: none -> j={"foo":"bar","baz":[1,2],"n":123.4321}|k=[1,{"a":null}]|l=true|i=0`},
 		"times": {source: tests + "test_time, test_zero_created_at",
 			message: `{"database":"timedb","table":"tt","type":"insert","data":{"t":"12:23:33.123456","dt":"2012-01-01 22:32:34.222222","ts":"2012-01-01 22:32:34.1234","zero":"0000-00-00 00:00:00"}}`,
-			want:    "insert timedb.tt: none -> t=12:23:33.123456|dt=2012-01-01 22:32:34.222222|ts=2012-01-01 22:32:34.1234|zero=0000-00-00 00:00:00"},
+			want: "insert timedb.tt: none -> t=12:23:33.123456|dt=2012-01-01 22:32:34.222222|ts=2012-01-01 " +
+				"22:32:34.1234|zero=0000-00-00 00:00:00"},
 		"a bootstrap begins":    {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-start","data":{}}`},
 		"a row of it":           {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-insert","data":{"id":1}}`, want: "read shard_1.minimal: none -> id=1"},
 		"and it ends":           {source: tests + "bootstrap-single-row", message: `{"database":"shard_1","table":"minimal","type":"bootstrap-complete","data":{}}`},
@@ -84,7 +86,8 @@ func TestMaxwell(t *testing.T) {
 
 // ts is in seconds, and of DDL in milliseconds: docs/docs/dataformat.md of zendesk/maxwell.
 func TestMaxwellTime(t *testing.T) {
-	for ts, want := range map[string]time.Time{"1477053217": time.Unix(1477053217, 0), "1477053126000": time.Unix(1477053126, 0), "0": {}, "-1": {}, `"x"`: {}, "1e400": {}} {
+	for ts, want := range map[string]time.Time{"1477053217": time.Unix(1477053217, 0),
+		"1477053126000": time.Unix(1477053126, 0), "0": {}, "-1": {}, `"x"`: {}, "1e400": {}} {
 		changes, err := Maxwell([]byte(`{"type":"table-drop","database":"d","table":"t","ts":` + ts + `}`))
 		check(t, err)
 		if got := changes[0].Time; !got.Equal(want) {
@@ -95,8 +98,10 @@ func TestMaxwellTime(t *testing.T) {
 
 // What is no message of any of them is an error that shows nothing of it.
 func TestMalformed(t *testing.T) {
-	for _, message := range []string{"", "null", "{", "42", `"private"`, "[]", "{}", `{"private":1}`, `{"type":1}`, `{"type":"private"} {}`, `{"type":"private","type":"private"}`, "{\"type\":\"private\xff\"}",
-		`{"type":"insert","database":{"private":1}}`, `{"schema":1,"payload":["private"]}`, strings.Repeat("[", 100_000), `{"private":` + strings.Repeat("[", 100_000), strings.Repeat(" ", maxMessage) + "{}"} {
+	for _, message := range []string{"", "null", "{", "42", `"private"`, "[]", "{}", `{"private":1}`, `{"type":1}`,
+		`{"type":"private"} {}`, `{"type":"private","type":"private"}`, "{\"type\":\"private\xff\"}",
+		`{"type":"insert","database":{"private":1}}`, `{"schema":1,"payload":["private"]}`, strings.Repeat("[",
+			100_000), `{"private":` + strings.Repeat("[", 100_000), strings.Repeat(" ", maxMessage) + "{}"} {
 		for name, decode := range map[string]Decoder{"canal": Canal, "maxwell": Maxwell, "debezium": Debezium} {
 			changes, err := decode([]byte(message))
 			tombstone := name == "debezium" && (message == "" || message == "null")
@@ -108,9 +113,11 @@ func TestMalformed(t *testing.T) {
 			}
 		}
 	}
-	many := `{"type":"insert","database":"d","table":"t","data":{` + strings.TrimSuffix(strings.Repeat(`"%":1,`, 5000), ",") + "}}"
+	many := `{"type":"insert","database":"d","table":"t","data":{` + strings.TrimSuffix(strings.Repeat(`"%":1,`, 5000),
+		",") + "}}"
 	for i := range 5000 {
-		many = strings.Replace(many, "%", strings.Repeat("c", 1+i%5)+string(rune('a'+i%26))+time.Duration(i).String(), 1)
+		many = strings.Replace(many, "%",
+			strings.Repeat("c", 1+i%5)+string(rune('a'+i%26))+time.Duration(i).String(), 1)
 	}
 	if changes, err := Maxwell([]byte(many)); err == nil || told(changes) != "replace d.t unread" {
 		t.Errorf("5000 columns: %v", err)

@@ -9,15 +9,20 @@ import (
 	"testing"
 )
 
-const flattened = "envelope: Debezium's message: it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values"
+const flattened = "envelope: Debezium's message: it has no op and source: remove the transformation " +
+	"ExtractNewRecordState, which drops the row's old values"
 
 // TestFlattenedRows: a row without op and source is refused, for any names of its columns.
 func TestFlattenedRows(t *testing.T) {
 	for _, message := range []string{
-		`{"id":7,"payload":null}`, `{"id":7,"Payload":null}`, `{"id":7,"payload":{"ts_ms":5}}`, `{"id":7,"payload":"private"}`, `{"payload":null}`, `{"payload":{"op":"c","source":{"db":"d","table":"t"},"after":{}}}`,
+		`{"id":7,"payload":null}`, `{"id":7,"Payload":null}`, `{"id":7,"payload":{"ts_ms":5}}`,
+		`{"id":7,"payload":"private"}`, `{"payload":null}`,
+		`{"payload":{"op":"c","source":{"db":"d","table":"t"},"after":{}}}`,
 		`{"id":7,"schema":null,"payload":null}`, `{"Schema":null,"Payload":null}`,
-		`{"id":7,"status":1}`, `{"id":7,"status":"shipped","event_count":2}`, `{"status":"END","event_count":2}`, `{"id":7,"ddl":"SELECT 1"}`, `{"id":7,"ddl":1}`, `{"id":7,"databaseName":1,"tableChanges":null}`,
-		`{"op":1}`, `{"op":"c"}`, `{"source":"private"}`, `{"source":{"db":1}}`, `{"OP":"c","source":{"db":"d","table":"t"},"after":{}}`,
+		`{"id":7,"status":1}`, `{"id":7,"status":"shipped","event_count":2}`, `{"status":"END","event_count":2}`,
+		`{"id":7,"ddl":"SELECT 1"}`, `{"id":7,"ddl":1}`, `{"id":7,"databaseName":1,"tableChanges":null}`,
+		`{"op":1}`, `{"op":"c"}`, `{"source":"private"}`, `{"source":{"db":1}}`,
+		`{"OP":"c","source":{"db":"d","table":"t"},"after":{}}`,
 		`{"schema":null,"payload":{"id":7,"status":1}}`,
 	} {
 		changes, err := Debezium([]byte(message))
@@ -67,7 +72,8 @@ func TestNamesOfMembers(t *testing.T) {
 func TestSchemaMemory(t *testing.T) {
 	const n = 1 << 16
 	row := func(fields string) string {
-		return `{"schema":{"fields":[` + fields + `]},"payload":{"op":"u","source":{"db":"d","table":"t"},"before":{"c":1},"after":{"c":1}}}`
+		return `{"schema":{"fields":[` + fields +
+			`]},"payload":{"op":"u","source":{"db":"d","table":"t"},"before":{"c":1},"after":{"c":1}}}`
 	}
 	var names strings.Builder
 	for i := range n {
@@ -99,7 +105,8 @@ func TestSchemaMemory(t *testing.T) {
 
 // FuzzObject compares the members of an object with those that encoding/json finds.
 func FuzzObject(f *testing.F) {
-	for _, s := range []string{`{}`, `{"a":1}`, ` { "a" : [ { } , "]\"" ] , "b\u0062" : "\\" } `, `{"":{"":""},"é":-1e5,"x":null}`, `{"a":1,"a":2}`} {
+	for _, s := range []string{`{}`, `{"a":1}`, ` { "a" : [ { } , "]\"" ] , "b\u0062" : "\\" } `,
+		`{"":{"":""},"é":-1e5,"x":null}`, `{"a":1,"a":2}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, message []byte) {

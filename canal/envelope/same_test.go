@@ -99,7 +99,8 @@ func TestSame(t *testing.T) {
 				check(t, err)
 				all = append(all, changes...)
 			}
-			want := f.differ(strings.Join([]string{"insert shop.item: none -> " + a, "insert shop.item: none -> " + b, "update shop.item: " + a + " -> " + a2, f.moved, "delete shop.item: " + a2 + " -> none"}, "\n"))
+			want := f.differ(strings.Join([]string{"insert shop.item: none -> " + a, "insert shop.item: none -> " + b,
+				"update shop.item: " + a + " -> " + a2, f.moved, "delete shop.item: " + a2 + " -> none"}, "\n"))
 			if got := told(all); got != want {
 				t.Errorf("got\n%q\nwant\n%q", got, want)
 			}

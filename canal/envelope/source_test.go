@@ -153,7 +153,8 @@ func TestUnfinishedComeAgain(t *testing.T) {
 func TestClosed(t *testing.T) {
 	messages := make(chan Message)
 	close(messages)
-	for name, s := range map[string]canal.Source{"closed": NewSource(messages, Canal), "nil": NewSource(nil, Canal), "no decoder": NewSource(make(chan Message), nil)} {
+	for name, s := range map[string]canal.Source{"closed": NewSource(messages, Canal), "nil": NewSource(nil, Canal),
+		"no decoder": NewSource(make(chan Message), nil)} {
 		if err := s.Run(t.Context(), event.Need{}, make(chan event.Batch, 1)); !errors.Is(err, canal.ErrSetup) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -231,10 +232,13 @@ func TestNothingIsStale(t *testing.T) {
 				check(t, err)
 				defer cache.Close()
 				version := "1"
-				users, err := cacheaside.NewLoader(cache, "user", func(context.Context, string) (string, error) { return version, nil }, &cacheaside.LoaderOptions{TTL: time.Hour})
+				load := func(context.Context, string) (string, error) { return version, nil }
+				users, err := cacheaside.NewLoader(cache, "user", load, &cacheaside.LoaderOptions{TTL: time.Hour})
 				check(t, err)
 				b, parking := newBroker(), &lot{}
-				consumer, err := canal.NewConsumer(cache, NewSource(b.messages, c.decode), nil, []canal.Binding{canal.Bind(users, "shop", "users", canal.TextColumn[string]("email"))}, &canal.Options{Parking: parking})
+				consumer, err := canal.NewConsumer(cache, NewSource(b.messages, c.decode), nil,
+					[]canal.Binding{canal.Bind(users, "shop", "users", canal.TextColumn[string]("email"))},
+					&canal.Options{Parking: parking})
 				check(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -258,7 +262,8 @@ func TestNothingIsStale(t *testing.T) {
 				if got := strings.Join(stale, " "); got != c.stale {
 					t.Errorf("invalidated %q, want %q", got, c.stale)
 				}
-				if len(b.all()) != 1 || len(parking.all()) != c.parked || strings.Contains(fmt.Sprint(parking.all()), "new") {
+				if len(b.all()) != 1 || len(parking.all()) != c.parked ||
+					strings.Contains(fmt.Sprint(parking.all()), "new") {
 					t.Errorf("%d acknowledged, parked %q", len(b.all()), parking.all())
 				}
 				cancel()
@@ -293,10 +298,12 @@ func TestGap(t *testing.T) {
 				cache, err := cacheaside.NewLocal(nil)
 				check(t, err)
 				defer cache.Close()
-				users, err := cacheaside.NewLoader(cache, "user", func(context.Context, string) (string, error) { return "", nil }, nil)
+				load := func(context.Context, string) (string, error) { return "", nil }
+				users, err := cacheaside.NewLoader(cache, "user", load, nil)
 				check(t, err)
 				b, gaps := newBroker(), 0
-				consumer, err := canal.NewConsumer(cache, NewSource(b.messages, c.decode), nil, []canal.Binding{canal.Bind(users, "shop", "users", canal.TextColumn[string]("email"))},
+				consumer, err := canal.NewConsumer(cache, NewSource(b.messages, c.decode), nil,
+					[]canal.Binding{canal.Bind(users, "shop", "users", canal.TextColumn[string]("email"))},
 					&canal.Options{Parking: &lot{}, OnGap: func(context.Context) error { gaps++; return nil }})
 				check(t, err)
 				ctx, cancel := context.WithCancel(t.Context())

@@ -44,11 +44,13 @@ func TestValue(t *testing.T) {
 
 // PostgreSQL permits columns whose names differ in case only.
 func TestColumnsThatDifferInCase(t *testing.T) {
-	row, err := NewRow(NewColumns("ID", "id", "Name"), []Value{TextValue("upper"), TextValue("lower"), TextValue("name")})
+	row, err := NewRow(NewColumns("ID", "id", "Name"),
+		[]Value{TextValue("upper"), TextValue("lower"), TextValue("name")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for column, want := range map[string]string{"ID": "upper", "id": "lower", "name": "name", "NAME": "name", "Name": "name"} {
+	for column, want := range map[string]string{"ID": "upper", "id": "lower", "name": "name", "NAME": "name",
+		"Name": "name"} {
 		if got := row.Get(column); !got.Known() || got.Text() != want {
 			t.Errorf("%s: %v %q", column, got.Known(), got.Text())
 		}

@@ -17,12 +17,16 @@ func TestSmallLetters(t *testing.T) {
 }
 
 func smallLetters(x *world) {
-	x.Do("CREATE TABLE Users (id INT PRIMARY KEY)", "CREATE DATABASE Shop", "CREATE TABLE Shop.Items (id INT PRIMARY KEY)")
+	x.Do("CREATE TABLE Users (id INT PRIMARY KEY)", "CREATE DATABASE Shop",
+		"CREATE TABLE Shop.Items (id INT PRIMARY KEY)")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}, []string{"shop.items", "id"}))
-	x.Do("INSERT INTO USERS VALUES (1)", "TRUNCATE TABLE Users", "RENAME TABLE Users TO Old, SHOP.Items TO Users", "DROP DATABASE SHOP")
-	l.Want("insert users: 1", "truncate users", "alter users", "replace old", "alter shop.items", "replace users", "alter shop.")
+	x.Do("INSERT INTO USERS VALUES (1)", "TRUNCATE TABLE Users", "RENAME TABLE Users TO Old, SHOP.Items TO Users",
+		"DROP DATABASE SHOP")
+	l.Want("insert users: 1", "truncate users", "alter users", "replace old", "alter shop.items", "replace users",
+		"alter shop.")
 	_ = l.Stop()
 
-	x.IsSetup(x.Start(x.source(), x.Need([]string{"Users", "id"})).Ended(), "lower_case_table_names is 1", x.Schema+".Users")
+	x.IsSetup(x.Start(x.source(), x.Need([]string{"Users", "id"})).Ended(), "lower_case_table_names is 1",
+		x.Schema+".Users")
 	x.IsSetup(x.Start(x.source(), x.Need([]string{"users", "id"}, []string{"Shop.items", "id"})).Ended(), "Shop.items")
 }

@@ -22,7 +22,8 @@ type sqlType struct {
 // typesOf returns the types of a table's columns, by their names in lower case. The map is empty
 // if the user cannot see the table.
 func (s *server) typesOf(t event.Table) (map[string]sqlType, error) {
-	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
+	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, GENERATION_EXPRESSION FROM "+
+		"information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -45,14 +46,16 @@ type described struct {
 	enums, sets         map[int][]string
 }
 
-var widths = map[byte]int{mysql.MYSQL_TYPE_TINY: 1, mysql.MYSQL_TYPE_SHORT: 2, mysql.MYSQL_TYPE_INT24: 3, mysql.MYSQL_TYPE_LONG: 4, mysql.MYSQL_TYPE_LONGLONG: 8}
+var widths = map[byte]int{mysql.MYSQL_TYPE_TINY: 1, mysql.MYSQL_TYPE_SHORT: 2, mysql.MYSQL_TYPE_INT24: 3,
+	mysql.MYSQL_TYPE_LONG: 4, mysql.MYSQL_TYPE_LONGLONG: 8}
 
 // value returns the function that converts what go-mysql has read for column i to a Value. It
 // returns nil if the type is unknown.
 func (d *described) value(i int) func(any) event.Value {
 	charset, meta := d.server.charsets[int(d.collations[i])], d.ColumnMeta[i]
 	switch kind := d.ColumnType[i]; kind {
-	case mysql.MYSQL_TYPE_TINY, mysql.MYSQL_TYPE_SHORT, mysql.MYSQL_TYPE_INT24, mysql.MYSQL_TYPE_LONG, mysql.MYSQL_TYPE_LONGLONG:
+	case mysql.MYSQL_TYPE_TINY, mysql.MYSQL_TYPE_SHORT, mysql.MYSQL_TYPE_INT24, mysql.MYSQL_TYPE_LONG,
+		mysql.MYSQL_TYPE_LONGLONG:
 		if d.unsigned[i] {
 			return d.padded(i, unsignedValue(widths[kind]))
 		}
@@ -64,7 +67,8 @@ func (d *described) value(i int) func(any) event.Value {
 		return value
 	case mysql.MYSQL_TYPE_YEAR:
 		return d.yearValue(i)
-	case mysql.MYSQL_TYPE_NULL, mysql.MYSQL_TYPE_DATE, mysql.MYSQL_TYPE_DATETIME, mysql.MYSQL_TYPE_DATETIME2, mysql.MYSQL_TYPE_TIMESTAMP, mysql.MYSQL_TYPE_TIMESTAMP2, mysql.MYSQL_TYPE_TIME,
+	case mysql.MYSQL_TYPE_NULL, mysql.MYSQL_TYPE_DATE, mysql.MYSQL_TYPE_DATETIME, mysql.MYSQL_TYPE_DATETIME2,
+		mysql.MYSQL_TYPE_TIMESTAMP, mysql.MYSQL_TYPE_TIMESTAMP2, mysql.MYSQL_TYPE_TIME,
 		mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR:
 		return value
 	case mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE:
@@ -114,7 +118,8 @@ func (d *described) warnNoKey(i int, why string) {
 		return
 	}
 	d.warned[d.table] = true
-	d.warn("mysqlbinlog: no key can be made of a column: each change invalidates all keys", "table", d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", why)
+	d.warn("mysqlbinlog: no key can be made of a column: each change invalidates all keys", "table",
+		d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", why)
 }
 
 // padded returns the function that converts an unsigned number of column i to a Value. The log does

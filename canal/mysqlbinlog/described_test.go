@@ -17,8 +17,11 @@ func tableIsDescribedOnce(x *world) {
 			l := w.Listen(w.source(), w.Need([]string{"a", "id"}))
 			w.Do("INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)", "INSERT INTO a VALUES (3)")
 			l.Want("insert a: 1", "insert a: 2", "insert a: 3")
-			const questions = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type IN ('Query', 'Execute') AND CONVERT(argument USING utf8mb4) LIKE "
-			asked := func() string { return w.Ask(questions + "'SELECT COLUMN_NAME, DATA_TYPE,%''" + w.Schema + "'' %'") }
+			const questions = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type IN ('Query', 'Execute') AND " +
+				"CONVERT(argument USING utf8mb4) LIKE "
+			asked := func() string {
+				return w.Ask(questions + "'SELECT COLUMN_NAME, DATA_TYPE,%''" + w.Schema + "'' %'")
+			}
 			if n := asked(); n != "1" {
 				t.Errorf("the server was asked %s times", n)
 			}

@@ -30,8 +30,10 @@ func unknownVariable(err error) bool {
 // explainReplication is like explain, for an error of the log connection. If the server accepted
 // the user on the other connection and rejects it here, the user lacks the privilege to replicate.
 func (s *Source) explainReplication(err error) error {
-	if e, ok := errors.AsType[*mysql.MyError](err); ok && (e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
-		return setup("the user %q needs the privilege REPLICATION SLAVE: GRANT REPLICATION SLAVE ON *.* TO %s: %w", s.options.User, "'"+s.options.User+"'@'…'", e)
+	if e, ok := errors.AsType[*mysql.MyError](err); ok &&
+		(e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
+		return setup("the user %q needs the privilege REPLICATION SLAVE: GRANT REPLICATION SLAVE ON *.* TO %s: %w",
+			s.options.User, "'"+s.options.User+"'@'…'", e)
 	}
 	return s.explain(err)
 }
@@ -50,7 +52,8 @@ func (s *Source) explain(err error) error {
 	same := e.Code == errSlaveSameID || e.Code == errBinlogReply && strings.Contains(e.Message, "same server_")
 	switch {
 	case same:
-		return setup("another replica with the server id %d has connected (error %d): each Consumer that runs at the same time needs its own Options.ServerID", s.options.ServerID, e.Code)
+		return setup("another replica with the server id %d has connected (error %d): each Consumer that runs at the "+
+			"same time needs its own Options.ServerID", s.options.ServerID, e.Code)
 	case e.Code == errBinlogReply:
 		return fmt.Errorf("%w: %w", canal.ErrPositionLost, e)
 	case e.Code == mysql.ER_ACCESS_DENIED_ERROR && !s.connected.Load():

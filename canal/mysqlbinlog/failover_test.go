@@ -46,7 +46,8 @@ type standby struct {
 }
 
 func (p *play) standby(kind, checkpoint string) *standby {
-	s := &standby{world: p.consumerAt(checkpoint), redis: testenv.NewProxy(p.T, p.redis.Addr), maria: testenv.NewProxy(p.T, p.maria.Addr)}
+	s := &standby{world: p.consumerAt(checkpoint), redis: testenv.NewProxy(p.T, p.redis.Addr),
+		maria: testenv.NewProxy(p.T, p.maria.Addr)}
 	s.world.DSN = strings.Replace(s.world.DSN, p.maria.Addr, s.maria.Addr, 1)
 	s.world.Saves = 500 * time.Millisecond // so that there is as a rule something to be saved
 	s.world.Redis, s.world.Addr, s.world.Lock, s.world.LockTTL = s.redis.Addr, s.maria.Addr, kind, failoverTTL()
@@ -97,7 +98,8 @@ func (p *play) failover(kind, checkpoint string) {
 	total := 0
 	for range rounds {
 		refused := 0
-		for _, how := range []string{"killed", "cut off", "stopped", "stopped", "stopped", "stopped", "stopped", "stopped", "stopped", "stopped"} {
+		for _, how := range []string{"killed", "cut off", "stopped", "stopped", "stopped", "stopped", "stopped",
+			"stopped", "stopped", "stopped"} {
 			if how == "stopped" && refused > 0 {
 				break // the time before it had nothing to save, or had locked the row already
 			}
@@ -119,7 +121,8 @@ func (p *play) failover(kind, checkpoint string) {
 			p.until("the other takes over", func() bool { return other.says().Active })
 			took := time.Since(began)
 			p.until("the other consumer continues", func() bool { return numberOf(string(other.says().Position)) > at })
-			p.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+			p.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done "+
+				"what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 			if testenv.Accepting && took > failoverTTL()+2*time.Second {
 				p.Errorf("it took %v", took)
 			}
@@ -127,18 +130,20 @@ func (p *play) failover(kind, checkpoint string) {
 			case "killed":
 				active.actor = p.spawn("play-consumer", active.world)
 			case "stopped":
-				p.until("the other saves its position, or waits for a row that the stopped one has locked", func() bool {
-					s := other.says()
-					waited := s.Failures > failures && strings.Contains(s.LastError, "Lock wait timeout")
-					return numberOf(string(s.Saved)) > at || waited || p.lockWaits() > 0
-				})
+				p.until("the other saves its position, or waits for a row that the stopped one has locked",
+					func() bool {
+						s := other.says()
+						waited := s.Failures > failures && strings.Contains(s.LastError, "Lock wait timeout")
+						return numberOf(string(s.Saved)) > at || waited || p.lockWaits() > 0
+					})
 				idle := active.idle.Load()
 				active.Resume()
 				p.until("the old one knows that it is not", func() bool { return active.idle.Load() > idle })
 				refused += int(active.says().Refused)
 			case "cut off":
 				idle := active.idle.Load()
-				p.until("the old one knows that it is not", func() bool { return active.idle.Load() > idle || !active.says().Active })
+				p.until("the old one knows that it is not",
+					func() bool { return active.idle.Load() > idle || !active.says().Active })
 				link.Restore()
 			}
 			active, other = other, active

@@ -27,7 +27,8 @@ func testLatency(x *world) {
 	rdb := testenv.SharedRedis(t).Client(t)
 	a, b := x.process(rdb, nil), x.process(rdb, nil)
 	const rows = 2000
-	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, '0' FROM "+testenv.Numbers(1, rows))
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))",
+		"INSERT INTO users SELECT seq, '0' FROM "+testenv.Numbers(1, rows))
 	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	changes := testenv.AtSize(3000, 20000)
 	var late []time.Duration
@@ -74,7 +75,8 @@ func testLatency(x *world) {
 	}
 	slices.Sort(late)
 	at := func(q float64) time.Duration { return late[int(q*float64(len(late)-1))].Round(100 * time.Microsecond) }
-	t.Logf("%d changes at %.0f a second: another process serves the new value %v (p50), %v (p99), %v (most) after the commit", changes, float64(changes)/took.Seconds(), at(.5), at(.99), at(1))
+	t.Logf("%d changes at %.0f a second: another process serves the new value %v (p50), %v (p99), %v (most) after "+
+		"the commit", changes, float64(changes)/took.Seconds(), at(.5), at(.99), at(1))
 	if at(.99) > 100*time.Millisecond {
 		t.Error("p99 is above 100 ms")
 	}
@@ -87,7 +89,8 @@ func backlog(x *world) {
 	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
 	const rows = 10_000
-	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))", "INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+testenv.Numbers(1, rows))
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))",
+		"INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+testenv.Numbers(1, rows))
 	flavor, variable := "mariadb", "gtid_binlog_pos"
 	if x.mysql() {
 		flavor, variable = "mysql", "gtid_executed"
@@ -109,7 +112,8 @@ func backlog(x *world) {
 		wrote += n
 		slots <- struct{}{}
 		go func() {
-			if _, err := x.DB.Exec("UPDATE users SET n = n + 1 WHERE id BETWEEN ? AND ?", first, first+n-1); err != nil {
+			if _, err := x.DB.Exec("UPDATE users SET n = n + 1 WHERE id BETWEEN ? AND ?", first,
+				first+n-1); err != nil {
 				t.Error(err)
 			}
 			<-slots
@@ -128,7 +132,8 @@ func backlog(x *world) {
 		c := x.consume(p, checkpoint, nil)
 		testenv.Eventually(x, "all is consumed", func() bool { return c.Stats().Changes >= int64(changes) })
 		took := time.Since(began)
-		t.Logf("%d changes: bare replication %.0f/s, consumed %.0f/s", changes, float64(changes)/bare.Seconds(), float64(changes)/took.Seconds())
+		t.Logf("%d changes: bare replication %.0f/s, consumed %.0f/s", changes, float64(changes)/bare.Seconds(),
+			float64(changes)/took.Seconds())
 		ratios = append(ratios, bare.Seconds()/took.Seconds())
 	}
 	x.AtLeastHalf("speed of the Consumer, as a share of bare replication's", ratios)
@@ -139,7 +144,8 @@ func (w *world) bare(flavor, from string, changes int) time.Duration {
 	w.Helper()
 	host, port, _ := net.SplitHostPort(w.server.Addr)
 	n, _ := strconv.Atoi(port)
-	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: flavor, Host: host, Port: uint16(n), User: w.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
+	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: flavor, Host: host,
+		Port: uint16(n), User: w.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
 	defer s.Close()
 	set, err := mysql.ParseGTIDSet(flavor, from)
 	w.Check(err)
@@ -167,5 +173,6 @@ func testGiantTransaction(x *world) {
 	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(200))")
 	c := x.consume(p, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	rows := testenv.AtSize(50_000, 300_000)
-	x.GiantTransaction(c, rows+1, "INSERT INTO users SELECT seq, REPEAT('x', 150) FROM "+testenv.Numbers(1, rows), "INSERT INTO users VALUES (0, 'after it')")
+	x.GiantTransaction(c, rows+1, "INSERT INTO users SELECT seq, REPEAT('x', 150) FROM "+testenv.Numbers(1, rows),
+		"INSERT INTO users VALUES (0, 'after it')")
 }

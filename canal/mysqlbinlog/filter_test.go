@@ -23,7 +23,8 @@ func TestOthersRowsAreNotHidden(t *testing.T) { each(t, testOthersRowsAreNotHidd
 func testOthersRowsAreNotHidden(x *world) {
 	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
-	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM "+testenv.Numbers(1, 1000))
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))",
+		"INSERT INTO users SELECT seq, 'old' FROM "+testenv.Numbers(1, 1000))
 	filter := func() *bloom.Redis {
 		f, err := bloom.NewRedis(rdb, "users", 10_000, 0.001, &bloom.Options{Timeout: testenv.Hang})
 		x.Check(err)
@@ -34,7 +35,8 @@ func testOthersRowsAreNotHidden(x *world) {
 	replica, err := bloom.NewReplica(g)
 	x.Check(err)
 	rebuild := func(ctx context.Context) error {
-		_, err := f.Rebuild(ctx, bloom.Table[int64](x.DB, "users", "id"), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
+		_, err := f.Rebuild(ctx, bloom.Table[int64](x.DB, "users", "id"),
+			&bloom.RebuildOptions{Settle: -1, AllowFewer: true})
 		return err
 	}
 	a, b := x.process(rdb, f), x.process(rdb, replica)
@@ -63,7 +65,8 @@ func testOthersRowsAreNotHidden(x *world) {
 				default:
 				}
 				time.Sleep(100 * time.Microsecond)
-				if _, err := p.users.Get(t.Context(), 1001+r.Int64N(5000)); err != nil && !errors.Is(err, cacheaside.ErrNotFound) {
+				if _, err := p.users.Get(t.Context(), 1001+r.Int64N(5000)); err != nil &&
+					!errors.Is(err, cacheaside.ErrNotFound) {
 					t.Error(err)
 				}
 			}
@@ -77,7 +80,8 @@ func testOthersRowsAreNotHidden(x *world) {
 			}
 		}
 		for id := from; id <= to; id++ {
-			testenv.Eventually(x, fmt.Sprintf("row %d is found elsewhere", id), func() bool { _, err := b.users.Get(t.Context(), id); return err == nil })
+			testenv.Eventually(x, fmt.Sprintf("row %d is found elsewhere", id),
+				func() bool { _, err := b.users.Get(t.Context(), id); return err == nil })
 		}
 	}
 	rounds := int64(testenv.AtSize(8, 200))
@@ -88,7 +92,8 @@ func testOthersRowsAreNotHidden(x *world) {
 		testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes >= done+20 })
 		find(from, from+19)
 	}
-	x.Do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM "+testenv.Numbers(8000, 8100), "RENAME TABLE users TO gone, other TO users")
+	x.Do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM "+testenv.Numbers(8000,
+		8100), "RENAME TABLE users TO gone, other TO users")
 	testenv.Eventually(x, "the table is another", func() bool {
 		v, err := a.users.Get(t.Context(), 8000)
 		return err == nil && v == "of another table"

@@ -41,7 +41,8 @@ func testImagesOfASession(x *world) {
 	x.Do("INSERT INTO a VALUES (1, 'x', 'b'), (2, NULL, NULL)")
 	x.session("binlog_row_image", "MINIMAL", "UPDATE a SET e = 'y' WHERE id = 1", "DELETE FROM a WHERE id = 2")
 	x.session("binlog_row_image", "NOBLOB", "UPDATE a SET e = 'z' WHERE id = 1")
-	l.Want("insert a: 1 x b", "insert a: 2 NULL NULL", "update a: 1 ? ? -> ? y ?", "delete a: 2 ? ?", "update a: 1 y ? -> 1 z ?")
+	l.Want("insert a: 1 x b", "insert a: 2 NULL NULL", "update a: 1 ? ? -> ? y ?", "delete a: 2 ? ?",
+		"update a: 1 y ? -> 1 z ?")
 }
 
 // session executes statements on a connection of their own, with a variable set to the value.
@@ -66,7 +67,8 @@ func testStatementsOfASession(x *world) {
 	t := x.T
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
-	for i, s := range []string{"UPDATE a SET n = 2", "INSERT INTO a VALUES (2, 2)", "DELETE FROM a WHERE id = 1", "REPLACE INTO a VALUES (2, 3)"} {
+	for i, s := range []string{"UPDATE a SET n = 2", "INSERT INTO a VALUES (2, 2)", "DELETE FROM a WHERE id = 1",
+		"REPLACE INTO a VALUES (2, 3)"} {
 		x.session("binlog_format", "STATEMENT", s)
 		c := l.Changes(i + 1)[i]
 		if c.Kind != event.Replace || c.Unread == nil || c.Schema != "" && (c.Schema != x.Schema || c.Table != "a") {
@@ -167,7 +169,8 @@ func TestEventThatCannotBeRead(t *testing.T) {
 func TestOldTimes(t *testing.T) {
 	x := onMariaDB(t)
 	x.oldTimes()
-	kinds := []string{"TIME", "TIME(1)", "TIME(3)", "TIME(6)", "DATETIME", "DATETIME(2)", "DATETIME(4)", "DATETIME(6)", "TIMESTAMP NULL", "TIMESTAMP(1) NULL", "TIMESTAMP(3) NULL", "TIMESTAMP(6) NULL"}
+	kinds := []string{"TIME", "TIME(1)", "TIME(3)", "TIME(6)", "DATETIME", "DATETIME(2)", "DATETIME(4)", "DATETIME(6)",
+		"TIMESTAMP NULL", "TIMESTAMP(1) NULL", "TIMESTAMP(3) NULL", "TIMESTAMP(6) NULL"}
 	var need [][]string
 	for i := range kinds {
 		for j := range kinds {
@@ -175,14 +178,16 @@ func TestOldTimes(t *testing.T) {
 				continue // each with itself and the two that follow it
 			}
 			name := fmt.Sprintf("a%d_%d", i, j)
-			x.Do(fmt.Sprintf("CREATE TABLE %s (a %s, id VARCHAR(300) PRIMARY KEY, b %s, s VARCHAR(10))", name, kinds[i], kinds[j]))
+			x.Do(fmt.Sprintf("CREATE TABLE %s (a %s, id VARCHAR(300) PRIMARY KEY, b %s, s VARCHAR(10))", name, kinds[i],
+				kinds[j]))
 			need = append(need, []string{name, "id"})
 		}
 	}
 	l := x.Listen(x.source(), x.Need(need...))
 	n := 0
 	for _, table := range need {
-		for _, row := range []string{"NULL, 'k', NULL, 's'", "'2026-11-22 01:02:03', 'key', '2026-11-22 04:05:06', 'a text'", "'2026-11-22 01:02:03', 'k', NULL, NULL"} {
+		for _, row := range []string{"NULL, 'k', NULL, 's'",
+			"'2026-11-22 01:02:03', 'key', '2026-11-22 04:05:06', 'a text'", "'2026-11-22 01:02:03', 'k', NULL, NULL"} {
 			x.Do("INSERT IGNORE INTO " + table[0] + " VALUES (" + row + ")")
 			n++
 		}

@@ -31,7 +31,8 @@ func (w *world) followsBy(where, column string, source *Source) (*cacheaside.Loa
 	l, err := cacheaside.NewLoader(cache, "row", load, nil)
 	w.Check(err)
 	c, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(w.TempDir()+"/checkpoint"),
-		[]canal.Binding{canal.Bind(l, w.Schema, "a", canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
+		[]canal.Binding{canal.Bind(l, w.Schema, "a",
+			canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
 	w.Check(err)
 	w.Consume(c)
 	return l, c
@@ -93,8 +94,10 @@ func keysThatCannotBeRead(x *world) {
 	if x.mysql() { // MariaDB logs whole documents
 		x.Run("a part of a document", func(t *testing.T) {
 			y := worldOn(t, x.server)
-			y.Do("CREATE TABLE a (id INT PRIMARY KEY, j JSON)", `INSERT INTO a VALUES (1, '{"a": 1, "b": "long enough to be worth a part"}')`)
-			y.moved("j", `{"a": 2, "b": "long enough to be worth a part"}`, "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",
+			y.Do("CREATE TABLE a (id INT PRIMARY KEY, j JSON)",
+				`INSERT INTO a VALUES (1, '{"a": 1, "b": "long enough to be worth a part"}')`)
+			y.moved("j", `{"a": 2, "b": "long enough to be worth a part"}`,
+				"SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",
 				"UPDATE a SET j = JSON_SET(j, '$.a', 2)", "SET SESSION binlog_row_value_options = DEFAULT")
 		})
 	}
@@ -203,8 +206,10 @@ func cascades(x *world) {
 		"CREATE TABLE child (id INT PRIMARY KEY, p INT, CONSTRAINT of_parent FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
 		"INSERT INTO child VALUES (10, 1), (20, 2)")
 	var log testenv.Log
-	l := x.Listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), x.Need([]string{"child", "id"}))
-	x.Do("DELETE FROM parent WHERE id = 1", "UPDATE parent SET id = 3 WHERE id = 2", "INSERT INTO child VALUES (30, NULL)")
+	l := x.Listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }),
+		x.Need([]string{"child", "id"}))
+	x.Do("DELETE FROM parent WHERE id = 1", "UPDATE parent SET id = 3 WHERE id = 2",
+		"INSERT INTO child VALUES (30, NULL)")
 	if x.mysql() {
 		l.Want("delete child: 10 1", "update child: 20 2 -> 20 3", "insert child: 30 NULL")
 	} else {

@@ -18,7 +18,8 @@ import (
 
 var (
 	killSeed  = flag.Uint64("kill.seed", 1, "of TestConsumerIsKilled")
-	killKills = flag.Int("kill.kills", 0, "of the consumer in each act of TestConsumerIsKilled; 0: 2, and 10 with CACHEASIDE_ACCEPT")
+	killKills = flag.Int("kill.kills", 0,
+		"of the consumer in each act of TestConsumerIsKilled; 0: 2, and 10 with CACHEASIDE_ACCEPT")
 )
 
 // fault is a fault in addition to the kills.
@@ -30,8 +31,10 @@ type fault struct {
 }
 
 var (
-	redisHangs  = fault{name: "Redis hangs", do: func(p *play) { p.redisOut(p.redis.Pause, p.redis.Resume, time.Second) }}
-	redisDies   = fault{name: "Redis killed", do: func(p *play) { p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.T) }, time.Second) }}
+	redisHangs = fault{name: "Redis hangs",
+		do: func(p *play) { p.redisOut(p.redis.Pause, p.redis.Resume, time.Second) }}
+	redisDies = fault{name: "Redis killed",
+		do: func(p *play) { p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.T) }, time.Second) }}
 	redisMinute = fault{name: "Redis out for a minute", do: func(p *play) {
 		p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.T) }, 0)
 		p.redisDue = time.Now().Add(time.Minute)
@@ -40,16 +43,20 @@ var (
 	logEnds   = fault{name: "FLUSH BINARY LOGS", do: func(p *play) { p.try("FLUSH BINARY LOGS") }}
 	logPurged = fault{name: "the log purged", do: (*play).purgeAll, down: true, forgets: true}
 
-	moved   = fault{name: "columns reordered", forgets: true, do: func(p *play) { p.ddl("ALTER TABLE people MODIFY email VARCHAR(64) NOT NULL FIRST") }}
+	moved = fault{name: "columns reordered", forgets: true,
+		do: func(p *play) { p.ddl("ALTER TABLE people MODIFY email VARCHAR(64) NOT NULL FIRST") }}
 	dropped = fault{name: "a column dropped, and another added", forgets: true, do: func(p *play) {
 		p.ddl("ALTER TABLE people DROP COLUMN note", "ALTER TABLE people ADD COLUMN note BLOB FIRST")
 	}}
 	renamed = fault{name: "columns renamed", forgets: true, do: func(p *play) {
 		p.ddl("ALTER TABLE people RENAME COLUMN note TO remark", "ALTER TABLE people RENAME COLUMN remark TO note")
 	}}
-	truncated = fault{name: "TRUNCATE", forgets: true, do: func(p *play) { p.ddl("TRUNCATE TABLE people", "TRUNCATE TABLE visits") }}
-	swapped   = fault{name: "a table put in the place of another", forgets: true, do: func(p *play) { // as gh-ost does: https://github.com/github/gh-ost/blob/master/doc/cut-over.md
-		p.ddl("CREATE TABLE people_new LIKE people", "INSERT INTO people_new SELECT * FROM people", "UPDATE people_new SET n = n + 1000000000", "RENAME TABLE people TO people_old, people_new TO people", "DROP TABLE people_old")
+	truncated = fault{name: "TRUNCATE", forgets: true,
+		do: func(p *play) { p.ddl("TRUNCATE TABLE people", "TRUNCATE TABLE visits") }}
+	swapped = fault{name: "a table put in the place of another", forgets: true, do: func(p *play) {
+		// as gh-ost does: https://github.com/github/gh-ost/blob/master/doc/cut-over.md
+		p.ddl("CREATE TABLE people_new LIKE people", "INSERT INTO people_new SELECT * FROM people",
+			"UPDATE people_new SET n = n + 1000000000", "RENAME TABLE people TO people_old, people_new TO people", "DROP TABLE people_old")
 	}}
 )
 
@@ -98,7 +105,8 @@ func consumerIsKilled(t *testing.T, e testenv.Engine) {
 	}
 	p := newPlay(t, e, *killSeed, 2*time.Millisecond)
 	folder := t.TempDir()
-	checkpoints := []string{filepath.Join(folder, "checkpoint"), "sql", "sqlite:" + filepath.Join(folder, "checkpoint.db")}
+	checkpoints := []string{filepath.Join(folder, "checkpoint"), "sql",
+		"sqlite:" + filepath.Join(folder, "checkpoint.db")}
 	began := time.Now()
 	faults := map[string]int{}
 	for i, some := range all {
@@ -113,8 +121,10 @@ func consumerIsKilled(t *testing.T, e testenv.Engine) {
 		}
 		t.Logf("act %d, %v: %d kills, %v", i, names(some), kills, time.Since(actBegan).Round(time.Millisecond))
 	}
-	t.Logf("seed %d: the consumer was killed %d times; %v; %d transactions written, %d changes consumed, %d of them not understood, %d positions lost; %d keys compared after each act, of three processes, 0 stale; %v",
-		*killSeed, kills*len(all), faults, p.writes.Load(), p.consumed, p.misread, p.lost, p.own.Keys(int(p.block.Load())), time.Since(began).Round(time.Millisecond))
+	t.Logf("seed %d: the consumer was killed %d times; %v; %d transactions written, %d changes consumed, %d of them "+
+		"not understood, %d positions lost; %d keys compared after each act, of three processes, 0 stale; %v",
+		*killSeed, kills*len(all), faults, p.writes.Load(), p.consumed, p.misread, p.lost, p.own.Keys(
+			int(p.block.Load())), time.Since(began).Round(time.Millisecond))
 	if p.lost == 0 {
 		t.Error("no position was lost: the purging has shown nothing")
 	}
@@ -177,7 +187,8 @@ func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 				time.Sleep(time.Millisecond)
 				continue
 			}
-			if !held && soon && time.Now().After(due) || begun > 0 && lived > begun+a.after && time.Now().After(due) || lived > 2*time.Second {
+			if !held && soon && time.Now().After(due) || begun > 0 && lived > begun+a.after && time.Now().After(due) ||
+				lived > 2*time.Second {
 				break
 			}
 			time.Sleep(time.Millisecond)

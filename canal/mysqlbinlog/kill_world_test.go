@@ -32,7 +32,8 @@ type playWorld struct {
 	ServerID   uint32
 	Saves      time.Duration // SaveEvery
 	Memory     bool          // a memory tier
-	Rest       time.Duration // of a reader between two rounds, three quarters of it of a writer between two writes: linger
+	// of a reader between two rounds, three quarters of it of a writer between two writes: linger
+	Rest time.Duration
 }
 
 // linger sleeps for a random time between one and three times r.
@@ -54,7 +55,8 @@ func (w playWorld) open() (*playProcess, error) {
 	if w.Memory {
 		memory = 0
 	}
-	p, err := sourcetest.Open("mysql", w.DSN+"&timeout=1m&readTimeout=1m", w.Redis, &cacheaside.Options{MemoryBytes: memory, MaxStaleness: playStaleness}, w.Schema, playTables...)
+	p, err := sourcetest.Open("mysql", w.DSN+"&timeout=1m&readTimeout=1m", w.Redis,
+		&cacheaside.Options{MemoryBytes: memory, MaxStaleness: playStaleness}, w.Schema, playTables...)
 	return &playProcess{w, p}, err
 }
 
@@ -116,7 +118,8 @@ func (p *playProcess) consumer(logger *slog.Logger) (*canal.Consumer, *refusals,
 		return nil, nil, err
 	}
 	r := &refusals{Checkpoint: at}
-	c, err := canal.NewConsumer(p.Cache, source, r, p.Bindings(), &canal.Options{Locker: locker, SaveEvery: p.Saves, Logger: logger})
+	c, err := canal.NewConsumer(p.Cache, source, r, p.Bindings(),
+		&canal.Options{Locker: locker, SaveEvery: p.Saves, Logger: logger})
 	return c, r, err
 }
 

@@ -22,7 +22,9 @@ func differsInCase(t event.Table) string {
 
 // missing returns the needed tables that do not exist, each with the reason. It also returns the
 // needed tables that the user has no access to, by their names in lower case: these may exist.
-func (s *server) missing(need event.Need) (missing map[event.Table]string, inaccessible map[event.Table]event.Table, err error) {
+func (s *server) missing(
+	need event.Need,
+) (missing map[event.Table]string, inaccessible map[event.Table]event.Table, err error) {
 	missing, inaccessible = map[event.Table]string{}, map[event.Table]event.Table{}
 	for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {
 		kind, err := s.kindOf(t)
@@ -53,7 +55,8 @@ func (s *server) missing(need event.Need) (missing map[event.Table]string, inacc
 // kindOf returns the type of a table, such as "BASE TABLE", "VIEW" or "SYSTEM VERSIONED". It
 // returns "" if there is no table with this name, or the user has no access to it.
 func (s *server) kindOf(t event.Table) (string, error) {
-	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
+	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE "+
+		"TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	for _, r := range rows {
 		if r[0] == t.Schema && r[1] == t.Name { // the server may ignore case
 			return strings.ToUpper(r[2]), err
@@ -77,7 +80,8 @@ func (s *server) canRead(t event.Table) (bool, error) {
 
 // whyMissing returns the reason why a table is missing, with a similar table if there is one.
 func (s *server) whyMissing(t event.Table) (string, error) {
-	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE LOWER(TABLE_SCHEMA) = LOWER(?) AND LOWER(TABLE_NAME) = LOWER(?)", t.Schema, t.Name)
+	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE LOWER(TABLE_SCHEMA) = "+
+		"LOWER(?) AND LOWER(TABLE_NAME) = LOWER(?)", t.Schema, t.Name)
 	if err != nil || len(rows) == 0 {
 		return "the server has no such table", err
 	}

@@ -65,12 +65,16 @@ func missingTables(x *world) {
 func TestMissingTablesOfWhoMayNotSeeThem(t *testing.T) { each(t, missingTablesOfWhoMayNotSeeThem) }
 
 func missingTablesOfWhoMayNotSeeThem(x *world) {
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE orders (id INT PRIMARY KEY)", "CREATE TABLE seen (id INT PRIMARY KEY)", "CREATE USER blindm", "GRANT REPLICATION SLAVE ON *.* TO blindm", "GRANT SELECT ON "+x.Schema+".seen TO blindm")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE orders (id INT PRIMARY KEY)",
+		"CREATE TABLE seen (id INT PRIMARY KEY)", "CREATE USER blindm", "GRANT REPLICATION SLAVE ON *.* TO blindm", "GRANT SELECT ON "+x.Schema+".seen TO blindm")
 	x.Cleanup(func() { x.Do("DROP USER blindm") })
-	l := x.Listen(x.source(func(o *Options) { o.User = "blindm" }), x.Need([]string{"Users", "id"}, []string{"orders", "id"}, []string{"seen", "id"}, []string{"none", "id"}))
-	x.Do("INSERT INTO orders VALUES (1)", "INSERT INTO users VALUES (1)", "INSERT INTO users VALUES (2)", "INSERT INTO seen VALUES (1)")
+	l := x.Listen(x.source(func(o *Options) { o.User = "blindm" }),
+		x.Need([]string{"Users", "id"}, []string{"orders", "id"}, []string{"seen", "id"}, []string{"none", "id"}))
+	x.Do("INSERT INTO orders VALUES (1)", "INSERT INTO users VALUES (1)", "INSERT INTO users VALUES (2)",
+		"INSERT INTO seen VALUES (1)")
 	l.Want("insert orders: 1", "insert seen: 1")
-	if missing := missing(l, 1); len(missing) != 1 || !strings.HasPrefix(missing[event.Table{Schema: x.Schema, Name: "Users"}], "the server has "+x.Schema+".users") {
+	if missing := missing(l, 1); len(missing) != 1 ||
+		!strings.HasPrefix(missing[event.Table{Schema: x.Schema, Name: "Users"}], "the server has "+x.Schema+".users") {
 		x.Errorf("%v", missing)
 	}
 }
@@ -80,13 +84,17 @@ func TestMisspeltBinding(t *testing.T) {
 	x := onMariaDB(t) // TestMissingTables is of both
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
 	cache := x.cache(testenv.SharedRedis(x).Client(x))
-	l, err := cacheaside.NewLoader(cache, "row", func(_ context.Context, _ int64) (string, error) { return "", errors.New("not asked") }, nil)
+	l, err := cacheaside.NewLoader(cache, "row",
+		func(_ context.Context, _ int64) (string, error) { return "", errors.New("not asked") }, nil)
 	x.Check(err)
-	c, err := canal.NewConsumer(cache, x.source(), canal.NewFileCheckpoint(x.TempDir()+"/checkpoint"), []canal.Binding{canal.Bind(l, x.Schema, "Users", canal.IntColumn[int64]("id"))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
+	c, err := canal.NewConsumer(cache, x.source(), canal.NewFileCheckpoint(x.TempDir()+"/checkpoint"),
+		[]canal.Binding{canal.Bind(l, x.Schema, "Users",
+			canal.IntColumn[int64]("id"))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
 	x.Check(err)
 	x.Consume(c)
 	testenv.Eventually(x, "it is alerted", func() bool { return c.Stats().Alerts > 0 })
-	if err := c.Health(testenv.Hang); err == nil || !strings.Contains(err.Error(), "of "+x.Schema+".Users: the server has "+x.Schema+".users") {
+	if err := c.Health(testenv.Hang); err == nil ||
+		!strings.Contains(err.Error(), "of "+x.Schema+".Users: the server has "+x.Schema+".users") {
 		t.Error(err)
 	}
 }

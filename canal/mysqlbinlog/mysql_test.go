@@ -41,7 +41,8 @@ func TestGTIDs(t *testing.T) {
 	l := x.Listen(x.source(), need)
 	const other = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 	for i, gtid := range []string{"AUTOMATIC:shop", "AUTOMATIC:shop", other + ":9", other + ":7", other + ":tag_1:5"} {
-		x.one("SET gtid_next = '"+gtid+"'", "INSERT INTO a VALUES ("+string(rune('1'+i))+")", "SET gtid_next = 'AUTOMATIC'")
+		x.one("SET gtid_next = '"+gtid+"'", "INSERT INTO a VALUES ("+string(rune('1'+i))+")",
+			"SET gtid_next = 'AUTOMATIC'")
 	}
 	l.Want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4", "insert a: 5")
 	positions := l.Positions()
@@ -101,7 +102,8 @@ func TestMarkOfOnePhase(t *testing.T) {
 	r.tables = &tables{server: &aServer}
 	give := func(kind replication.EventType, e replication.Event) {
 		t.Helper()
-		x.Check(r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventType: kind}, Event: e}))
+		x.Check(r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventType: kind},
+			Event: e}))
 	}
 	told := func() (all []event.Change) {
 		for len(out) > 0 {
@@ -136,7 +138,8 @@ func TestGiantXA(t *testing.T) {
 	x := onMySQL(t) // MariaDB logs one phase as any transaction
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
-	x.one("XA START 'one'", "INSERT INTO a SELECT seq FROM "+testenv.Numbers(1, xaChanges+1), "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
+	x.one("XA START 'one'", "INSERT INTO a SELECT seq FROM "+testenv.Numbers(1, xaChanges+1), "XA END 'one'",
+		"XA COMMIT 'one' ONE PHASE")
 	x.Do("INSERT INTO a VALUES (0)")
 	l.Want("replace  unread", "insert a: 0")
 }
@@ -144,7 +147,8 @@ func TestGiantXA(t *testing.T) {
 // MariaDB has no invisible primary keys.
 func TestInvisibleKey(t *testing.T) {
 	x := onMySQL(t)
-	x.one("SET SESSION sql_generate_invisible_primary_key = ON", "CREATE TABLE a (s VARCHAR(20))", "SET SESSION sql_generate_invisible_primary_key = OFF")
+	x.one("SET SESSION sql_generate_invisible_primary_key = ON", "CREATE TABLE a (s VARCHAR(20))",
+		"SET SESSION sql_generate_invisible_primary_key = OFF")
 	l := x.Listen(x.source(), x.Need([]string{"a", "my_row_id"}))
 	x.Do("INSERT INTO a VALUES ('x'), ('y')")
 	x.session("binlog_row_image", "MINIMAL", "UPDATE a SET s = 'z' WHERE s = 'y'")
@@ -155,7 +159,8 @@ func TestInvisibleKey(t *testing.T) {
 // are read rightly.
 func TestInstantAndAtomicDDL(t *testing.T) {
 	x := onMySQL(t)
-	x.Do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20))", "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1, 'x')")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20))", "CREATE TABLE b (id INT PRIMARY KEY)",
+		"INSERT INTO a VALUES (1, 'x')")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}, []string{"b", "id"}))
 	x.Do("ALTER TABLE a ADD COLUMN n INT DEFAULT 7 FIRST, ALGORITHM=INSTANT", "UPDATE a SET s = 'y'",
 		"ALTER TABLE a DROP COLUMN s, ALGORITHM=INSTANT", "DELETE FROM a", "CREATE TABLE c AS SELECT 1 AS id", "DROP TABLE a, b")

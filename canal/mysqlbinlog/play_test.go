@@ -28,7 +28,9 @@ type play struct {
 	random  *rand.Rand
 	readers []*actor
 
-	quiet   sync.RWMutex // held while MariaDB is killed: what it does not do as a whole, MyISAM's rows and some DDL, must not be under way
+	// held while MariaDB is killed: what it does not do as a whole, MyISAM's rows and some DDL,
+	// must not be under way
+	quiet   sync.RWMutex
 	block   atomic.Int64 // is being written
 	values  atomic.Int64 // each is written once
 	writes  atomic.Int64
@@ -50,15 +52,18 @@ func newPlay(t *testing.T, e testenv.Engine, seed uint64, rest time.Duration) *p
 	// A writer that waits for a row, of one who waits for a table, which waits for the writer:
 	// InnoDB does not see such circles.
 	m := e.Start(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--innodb-lock-wait-timeout=1")
-	p := &play{maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
-	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond, Rest: rest}
+	p := &play{maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"),
+		random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
+	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711,
+		Saves: 50 * time.Millisecond, Rest: rest}
 	own, err := w.open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(own.Close)
 	p.own, p.World = own, sourcetest.World{T: t, DB: own.DB.DB, Schema: w.Schema}
-	p.Do("CREATE TABLE people (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL)",
+	p.Do("CREATE TABLE people (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT "+
+		"NOT NULL)",
 		"CREATE TABLE visits (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL) ENGINE=MyISAM",
 		"CREATE TABLE cacheaside_checkpoint (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place TEXT NOT NULL, saved BIGINT NOT NULL)")
 	w.Memory = true
@@ -254,16 +259,19 @@ func (p *play) statement(r *rand.Rand) string {
 	case 2:
 		return "REPLACE INTO " + table + " (id, email, n) VALUES " + row()
 	case 3:
-		return "INSERT INTO " + table + " (id, email, n) VALUES " + row() + fmt.Sprintf(" ON DUPLICATE KEY UPDATE n = VALUES(n), email = '%s'", sourcetest.Email(id()))
+		return "INSERT INTO " + table + " (id, email, n) VALUES " + row() +
+			fmt.Sprintf(" ON DUPLICATE KEY UPDATE n = VALUES(n), email = '%s'", sourcetest.Email(id()))
 	case 4:
 		return fmt.Sprintf("DELETE FROM %s WHERE id = %d", table, id())
 	case 5:
-		return fmt.Sprintf("UPDATE %s SET email = '%s', n = %d WHERE id = %d", table, sourcetest.Email(id()), p.values.Add(1), id())
+		return fmt.Sprintf("UPDATE %s SET email = '%s', n = %d WHERE id = %d", table, sourcetest.Email(id()),
+			p.values.Add(1), id())
 	case 6:
 		return fmt.Sprintf("UPDATE %s SET id = %d WHERE email = '%s'", table, id(), sourcetest.Email(id()))
 	}
 	first := id()
-	return fmt.Sprintf("UPDATE %s SET n = %d + id WHERE id BETWEEN %d AND %d", table, p.values.Add(sourcetest.BlockRows)-sourcetest.BlockRows, first, first+3)
+	return fmt.Sprintf("UPDATE %s SET n = %d + id WHERE id BETWEEN %d AND %d", table,
+		p.values.Add(sourcetest.BlockRows)-sourcetest.BlockRows, first, first+3)
 }
 
 // number is that of the last transaction of a position: here all are of one domain, or of one

@@ -50,7 +50,8 @@ func parse(p event.Position, flavor string) (position, error) {
 	set, ok := strings.CutPrefix(string(p), prefix)
 	if !ok {
 		kind, _, _ := strings.Cut(string(p), ":")
-		return position{}, fmt.Errorf("%w: it belongs to %.20q, and the server is %s", canal.ErrPositionLost, kind, flavor)
+		return position{}, fmt.Errorf("%w: it belongs to %.20q, and the server is %s", canal.ErrPositionLost,
+			kind, flavor)
 	}
 	server, set, ok := strings.Cut(set, "@")
 	if !ok {
@@ -114,7 +115,8 @@ func (p position) add(id gtid) {
 // binary search, while go-mysql's own methods read all of them.
 func addTo(set mysql.MysqlGTIDSet, id mysqlGTID) {
 	all := set[id.sid][id.tag]
-	n := sort.Search(len(all), func(i int) bool { return all[i].Start > id.gno }) // the number of intervals that start at or before it
+	// the number of intervals that start at or before it
+	n := sort.Search(len(all), func(i int) bool { return all[i].Start > id.gno })
 	if n > 0 && id.gno < all[n-1].Stop {
 		return
 	}
@@ -164,7 +166,8 @@ func (p *place) rotate(name string) {
 // follow advances to the end of an event. Positions in the log have 32 bits, but a file can be
 // longer if its last transactions are very large. Later versions of MariaDB omit some positions.
 func (p *place) follow(h *replication.EventHeader) {
-	if h.Flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 || h.EventType == replication.HEARTBEAT_EVENT || h.EventType == replication.HEARTBEAT_LOG_EVENT_V2 {
+	if h.Flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 || h.EventType == replication.HEARTBEAT_EVENT ||
+		h.EventType == replication.HEARTBEAT_LOG_EVENT_V2 {
 		return
 	}
 	if h.LogPos == 0 {

@@ -78,7 +78,8 @@ func TestLongPositionIsSeldomWritten(t *testing.T) {
 	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(maxHeldBytes)}
 	began := time.Now()
 	for i := range transactions {
-		r.transaction = transaction{open: true, id: gtid{mysql: mysqlGTID{sid: uuid.MustParse(someSID), gno: int64(1 + i)}}, changes: []event.Change{{}}}
+		r.transaction = transaction{open: true,
+			id: gtid{mysql: mysqlGTID{sid: uuid.MustParse(someSID), gno: int64(1 + i)}}, changes: []event.Change{{}}}
 		if err := r.end(); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,9 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
-var errStatement = errors.New("a statement was logged instead of the rows that it changed: a session has set binlog_format, or a table is versioned by transactions (ROW END is BIGINT): version it by TIMESTAMP(6)")
+var errStatement = errors.New(
+	"a statement was logged instead of the rows that it changed: a session has set binlog_format, or a table is " +
+		"versioned by transactions (ROW END is BIGINT): version it by TIMESTAMP(6)")
 
 const (
 	partChanges      = 500                    // of a transaction, delivered together
@@ -80,7 +82,8 @@ func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, needed := r.tables.need.Tables[event.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}]; !needed {
+	if _, needed := r.tables.need.Tables[event.Table{Schema: string(e.Table.Schema),
+		Name: string(e.Table.Table)}]; !needed {
 		return nil
 	}
 	if k, ok := r.tables.known[e.TableID]; ok && k.err != nil {
@@ -145,7 +148,8 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 	case *replication.GenericEvent:
 		switch e.Header.EventType {
 		case replication.INCIDENT_EVENT:
-			return fmt.Errorf("%w: the server says that its log lacks changes (an incident event)", canal.ErrPositionLost)
+			return fmt.Errorf("%w: the server says that its log lacks changes (an incident event)",
+				canal.ErrPositionLost)
 		case replication.XA_PREPARE_LOG_EVENT:
 			return r.endXA(event.Data)
 		}
@@ -181,7 +185,8 @@ func (r *reader) begin(id gtid, single bool, h *replication.EventHeader) error {
 	if err := r.end(); err != nil {
 		return err
 	}
-	r.transaction = transaction{open: true, id: id, single: single, from: mark{place: r.log, mysql: id.mysql}, time: at(h)}
+	r.transaction = transaction{open: true, id: id, single: single, from: mark{place: r.log, mysql: id.mysql},
+		time: at(h)}
 	return nil
 }
 
@@ -235,7 +240,8 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 
 // unreadable adds a Replace of a table, or of all tables if table is zero.
 func (r *reader) unreadable(table event.Table, why error) {
-	r.changes = append(r.changes, event.Change{Schema: table.Schema, Table: table.Name, Kind: event.Replace, Time: r.time, Unread: withoutRow(why)})
+	r.changes = append(r.changes, event.Change{Schema: table.Schema, Table: table.Name, Kind: event.Replace,
+		Time: r.time, Unread: withoutRow(why)})
 	r.bytes += 200
 }
 
@@ -326,7 +332,8 @@ func (r *reader) end() error {
 
 // flush sends the changes that were read so far. ended reports whether the transaction has ended.
 func (r *reader) flush(ended bool) error {
-	b := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, from: r.from, weight: min(int64(r.bytes)+200, maxHeldBytes)}
+	b := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, from: r.from,
+		weight: min(int64(r.bytes)+200, maxHeldBytes)}
 	r.changes, r.bytes, r.rows = nil, 0, !ended
 	if ended {
 		b.Position, r.delivered = r.position(), time.Now()

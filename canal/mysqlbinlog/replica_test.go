@@ -17,10 +17,12 @@ func (w *world) replica() *world {
 	host, port, err := net.SplitHostPort(w.server.Addr)
 	w.Check(err)
 	args := []string{"--server-id=2"}
-	commands := []string{"CHANGE REPLICATION SOURCE TO SOURCE_HOST='" + host + "', SOURCE_PORT=" + port + ", SOURCE_USER='" + w.server.User + "', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1", "START REPLICA"}
+	commands := []string{"CHANGE REPLICATION SOURCE TO SOURCE_HOST='" + host + "', SOURCE_PORT=" + port +
+		", SOURCE_USER='" + w.server.User + "', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1", "START REPLICA"}
 	if !w.mysql() {
 		args = append(args, "--log-slave-updates")
-		commands = []string{"CHANGE MASTER TO MASTER_HOST='" + host + "', MASTER_PORT=" + port + ", MASTER_USER='" + w.server.User + "', MASTER_USE_GTID=slave_pos", "START SLAVE"}
+		commands = []string{"CHANGE MASTER TO MASTER_HOST='" + host + "', MASTER_PORT=" + port + ", MASTER_USER='" +
+			w.server.User + "', MASTER_USE_GTID=slave_pos", "START SLAVE"}
 	}
 	server := w.server.Engine.Start(w.T, args...)
 	dsn := strings.Replace(w.server.DSN(w.T), w.server.Addr, server.Addr, 1)
@@ -53,7 +55,8 @@ func TestPromotedReplica(t *testing.T) {
 	t.Parallel() // it mostly waits for its servers
 	eachOwn(t, func(x *world) {
 		t := x.T
-		x.Do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1, 0)")
+		x.Do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "CREATE TABLE b (id INT PRIMARY KEY)",
+			"INSERT INTO a VALUES (1, 0)")
 		need := x.Need([]string{"a", "id"}, []string{"b", "id"})
 		l := x.Listen(x.source(), need)
 		x.Do("UPDATE a SET n = 1")

@@ -50,15 +50,17 @@ var formats = map[string]format{
 	"canal": {decode: envelope.Canal,
 		sources: "alibaba/canal: MQMessageUtils.java, LogEventConvert.java, JsonConversion.java, issue 157"},
 	"maxwell": {decode: envelope.Maxwell,
-		sources: "zendesk/maxwell: docs/docs/dataformat.md, src/test/resources/sql/json, RowMap.java, BitColumnDef.java",
+		sources: "zendesk/maxwell: docs/docs/dataformat.md, src/test/resources/sql/json, RowMap.java, " +
+			"BitColumnDef.java",
 		differ: map[string]difference{
 			"doc":  {"it is nested JSON in the message, not a text", unspaced},
 			"body": {"nothing tells base64 from a text", func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }},
 		}},
 	"debezium": {decode: envelope.Debezium,
-		sources: "https://debezium.io/documentation/reference/stable/connectors/mysql.html; debezium/debezium: MySqlSourceTypeInSchemaIT.java",
-		differ:  map[string]difference{"doc": {"the connector writes JSON without blanks", unspaced}},
-		moves:   true},
+		sources: "https://debezium.io/documentation/reference/stable/connectors/mysql.html; debezium/debezium: " +
+			"MySqlSourceTypeInSchemaIT.java",
+		differ: map[string]difference{"doc": {"the connector writes JSON without blanks", unspaced}},
+		moves:  true},
 }
 
 // The log of a server that runs the statements yields the same changes as the messages of canal,
@@ -178,7 +180,8 @@ func (f *format) compare(told, logged *event.Change, used map[string]bool) (all 
 				used[column] = used[column] || want != b.Text()
 			}
 			if a.Known() != b.Known() || a.IsNull() != b.IsNull() || a.Text() != want {
-				all = append(all, fmt.Sprintf("%s: column %s: known %v, NULL %v, %q, and in the log known %v, NULL %v, %q", side.name, column, a.Known(), a.IsNull(), a.Text(), b.Known(), b.IsNull(), want))
+				all = append(all, fmt.Sprintf(
+					"%s: column %s: known %v, NULL %v, %q, and in the log known %v, NULL %v, %q", side.name, column, a.Known(), a.IsNull(), a.Text(), b.Known(), b.IsNull(), want))
 			}
 		}
 	}

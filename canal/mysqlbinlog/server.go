@@ -15,18 +15,21 @@ import (
 // server holds the properties of a server.
 type server struct {
 	*session
-	flavor    string
-	id        string         // server_uuid, or for MariaDB server_id
-	image     string         // binlog_row_image
-	charsets  map[int]string // by collation ID
-	padsChar  bool           // sql_mode has PAD_CHAR_TO_FULL_LENGTH
-	lowerCase bool           // table names in the log are in lower case, except in the text of statements (lower_case_table_names)
+	flavor   string
+	id       string         // server_uuid, or for MariaDB server_id
+	image    string         // binlog_row_image
+	charsets map[int]string // by collation ID
+	padsChar bool           // sql_mode has PAD_CHAR_TO_FULL_LENGTH
+	// table names in the log are in lower case, except in the text of statements
+	// (lower_case_table_names)
+	lowerCase bool
 }
 
 // inspect reads the properties of a server, and returns an error if a setting does not suffice.
 func inspect(s *session, need event.Need) (*server, error) {
 	srv := &server{session: s, flavor: mysql.MySQLFlavor}
-	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names, @@global.sql_mode, @@global.server_id")
+	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, " +
+		"@@global.lower_case_table_names, @@global.sql_mode, @@global.server_id")
 	if err != nil {
 		return nil, err
 	}
@@ -41,17 +44,21 @@ func inspect(s *session, need event.Need) (*server, error) {
 		return nil, setup("log_bin is OFF, so the server writes no binary log: start it with log_bin")
 	}
 	if format != "ROW" {
-		return nil, setup("binlog_format is %s: it must be ROW, because changes are logged as statements otherwise: SET GLOBAL binlog_format = 'ROW', and in the server's configuration", format)
+		return nil, setup("binlog_format is %s: it must be ROW, because changes are logged as statements otherwise: "+
+			"SET GLOBAL binlog_format = 'ROW', and in the server's configuration", format)
 	}
 	metadata, err := s.ask("SELECT @@global.binlog_row_metadata")
 	if unknownVariable(err) {
-		return nil, setup("version %s does not have binlog_row_metadata: MariaDB has it since 10.5, MySQL since 8.0.1", version)
+		return nil, setup("version %s does not have binlog_row_metadata: MariaDB has it since 10.5, MySQL since 8.0.1",
+			version)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if m := metadata[0][0]; m != "FULL" {
-		return nil, setup("binlog_row_metadata is %s: it must be FULL, because the log does not name columns and does not mark unsigned numbers otherwise: SET GLOBAL binlog_row_metadata = 'FULL', and in the server's configuration", m)
+		return nil, setup("binlog_row_metadata is %s: it must be FULL, because the log does not name columns and "+
+			"does not mark unsigned numbers otherwise: SET GLOBAL binlog_row_metadata = 'FULL', and in the server's "+
+			"configuration", m)
 	}
 	if srv.flavor == mysql.MySQLFlavor {
 		mode, err := s.ask("SELECT @@global.gtid_mode, @@global.server_uuid")
@@ -60,12 +67,14 @@ func inspect(s *session, need event.Need) (*server, error) {
 		}
 		srv.id = mode[0][1]
 		if mode[0][0] != "ON" {
-			return nil, setup("gtid_mode is %s: it must be ON, so that positions are valid on every server and visible transactions can be queried", mode[0][0])
+			return nil, setup("gtid_mode is %s: it must be ON, so that positions are valid on every server and "+
+				"visible transactions can be queried", mode[0][0])
 		}
 	}
 	for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {
 		if srv.lowerCase && strings.ToLower(t.Schema+t.Name) != t.Schema+t.Name {
-			return nil, setup("table %s.%s: lower_case_table_names is %s, so the log has names in lower case: use lower case in the Binding", t.Schema, t.Name, lower)
+			return nil, setup("table %s.%s: lower_case_table_names is %s, so the log has names in lower case: use "+
+				"lower case in the Binding", t.Schema, t.Name, lower)
 		}
 	}
 	if err := srv.images(need); err != nil {
@@ -87,13 +96,18 @@ func (s *server) images(need event.Need) error {
 		return nil
 	}
 	for t, columns := range need.Tables {
-		rows, err := s.ask("SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY'", t.Schema, t.Name)
+		rows, err := s.ask("SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = ? AND "+
+			"TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY'", t.Schema, t.Name)
 		if err != nil {
 			return err
 		}
 		for _, c := range columns {
-			if len(rows) > 0 && !slices.ContainsFunc(rows, func(primary []string) bool { return strings.EqualFold(primary[0], c) }) {
-				return setup("table %s.%s: binlog_row_image is MINIMAL, which logs the primary key and the changed columns; column %s, from which a Binding makes keys, is not in the primary key: binlog_row_image must be FULL: SET GLOBAL binlog_row_image = 'FULL', and in the server's configuration", t.Schema, t.Name, c)
+			if len(rows) > 0 && !slices.ContainsFunc(rows,
+				func(primary []string) bool { return strings.EqualFold(primary[0], c) }) {
+				return setup("table %s.%s: binlog_row_image is MINIMAL, which logs the primary key and the changed "+
+					"columns; column %s, from which a Binding makes keys, is not in the primary key: "+
+					"binlog_row_image must be FULL: SET GLOBAL binlog_row_image = 'FULL', and in the server's "+
+					"configuration", t.Schema, t.Name, c)
 			}
 		}
 	}
@@ -102,7 +116,8 @@ func (s *server) images(need event.Need) error {
 
 // collations reads the character set of each collation.
 func (s *server) collations() error {
-	rows, err := s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY") // since MariaDB 10.10, where collations of several character sets have IDs only here
+	// since MariaDB 10.10, where collations of several character sets have IDs only here
+	rows, err := s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY")
 	if err != nil {
 		rows, err = s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
 	}
@@ -147,7 +162,9 @@ func (s *server) cascades(need event.Need) ([]string, error) {
 	if err != nil && !unknownVariable(err) {
 		return nil, err
 	}
-	rows, err := s.ask("SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')")
+	rows, err := s.ask("SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, UNIQUE_CONSTRAINT_SCHEMA, " +
+		"REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE DELETE_RULE IN ('CASCADE', 'SET " +
+		"NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')")
 	if err != nil {
 		return nil, err
 	}

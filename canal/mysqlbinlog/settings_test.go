@@ -37,12 +37,15 @@ func howTheLogIsWritten(t *testing.T, e testenv.Engine) {
 				variable, value, _ := strings.Cut(s, "=")
 				x.set(variable, value)
 			}
-			x.Do("CREATE TABLE a (id INT PRIMARY KEY, s TEXT)", "CREATE TABLE m (id INT PRIMARY KEY, s TEXT) ENGINE=MyISAM")
+			x.Do("CREATE TABLE a (id INT PRIMARY KEY, s TEXT)",
+				"CREATE TABLE m (id INT PRIMARY KEY, s TEXT) ENGINE=MyISAM")
 			l := x.Listen(x.source(), x.Need([]string{"a", "id"}, []string{"m", "id"}))
 			long := strings.Repeat("long ", 200)
-			x.Do("INSERT INTO a VALUES (1, '"+long+"'), (2, 'y')", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a", "INSERT INTO m VALUES (1, 'z')", "ALTER TABLE a COMMENT = '"+long+"'", "TRUNCATE TABLE a",
+			x.Do("INSERT INTO a VALUES (1, '"+long+"'), (2, 'y')", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a",
+				"INSERT INTO m VALUES (1, 'z')", "ALTER TABLE a COMMENT = '"+long+"'", "TRUNCATE TABLE a",
 				"INSERT INTO a SELECT seq, 's' FROM "+testenv.Numbers(1, 3)+" ORDER BY seq", "RENAME TABLE a TO b, m TO a")
-			l.Want("insert a: 1 "+long, "insert a: 2 y", "update a: 1 "+long+" -> 3 "+long, "delete a: 2 y", "delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s", "insert a: 3 s",
+			l.Want("insert a: 1 "+long, "insert a: 2 y", "update a: 1 "+long+" -> 3 "+long, "delete a: 2 y",
+				"delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s", "insert a: 3 s",
 				"alter a", "replace b", "alter m", "replace a")
 		})
 	}
@@ -147,8 +150,10 @@ func testServerThatHangs(x *world) {
 	}, nil)
 	x.Check(err)
 	alerts := make(chan canal.Alert, 100)
-	c, err := canal.NewConsumer(cache, x.source(short), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"), []canal.Binding{canal.Bind(rows, x.Schema, "a", canal.IntColumn[int64]("id"))},
-		&canal.Options{AlertAfter: 500 * time.Millisecond, OnAlert: func(a canal.Alert) { alerts <- a }, Logger: slog.New(slog.DiscardHandler)})
+	c, err := canal.NewConsumer(cache, x.source(short), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"),
+		[]canal.Binding{canal.Bind(rows, x.Schema, "a", canal.IntColumn[int64]("id"))},
+		&canal.Options{AlertAfter: 500 * time.Millisecond, OnAlert: func(a canal.Alert) { alerts <- a },
+			Logger: slog.New(slog.DiscardHandler)})
 	x.Check(err)
 	x.Consume(c)
 	testenv.Eventually(x, "it is healthy", func() bool { return c.Health(testenv.Hang) == nil })
@@ -206,7 +211,8 @@ func testSessionsOfAllSettings(x *world) {
 	cache := x.cache(testenv.SharedRedis(t).Client(t))
 	load := func(column string) func(context.Context, string) (string, error) {
 		return func(ctx context.Context, key string) (v string, err error) {
-			err = x.DB.QueryRowContext(ctx, "SELECT CONCAT_WS(' ', id, email, n, b) FROM a WHERE "+column+" = ?", key).Scan(&v)
+			err = x.DB.QueryRowContext(ctx, "SELECT CONCAT_WS(' ', id, email, n, b) FROM a WHERE "+column+" = ?",
+				key).Scan(&v)
 			return v, err
 		}
 	}
@@ -215,12 +221,14 @@ func testSessionsOfAllSettings(x *world) {
 	byEmail, err := cacheaside.NewLoader(cache, "email", load("email"), nil)
 	x.Check(err)
 	c, err := canal.NewConsumer(cache, x.source(), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"), []canal.Binding{
-		canal.Bind(byID, x.Schema, "a", canal.TextColumn[string]("id")), canal.Bind(byEmail, x.Schema, "a", canal.TextColumn[string]("email")),
+		canal.Bind(byID, x.Schema, "a", canal.TextColumn[string]("id")),
+		canal.Bind(byEmail, x.Schema, "a", canal.TextColumn[string]("email")),
 	}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
 	x.Check(err)
 	x.Consume(c)
 	ids, emails := []string{"1", "2", "3", "4"}, []string{"a", "b", "c", "d", "e"}
-	for _, setting := range [][2]string{{"binlog_format", "STATEMENT"}, {"binlog_format", "MIXED"}, {"binlog_row_image", "MINIMAL"}, {"binlog_row_image", "NOBLOB"}, {"sql_mode", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"}} {
+	for _, setting := range [][2]string{{"binlog_format", "STATEMENT"}, {"binlog_format", "MIXED"},
+		{"binlog_row_image", "MINIMAL"}, {"binlog_row_image", "NOBLOB"}, {"sql_mode", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"}} {
 		for i, s := range []string{
 			"INSERT INTO a VALUES (1, 'a', 1, 'x'), (2, 'b', 1, 'x'), (3, NULL, 1, NULL)", "UPDATE a SET n = n + 1", "UPDATE a SET email = 'c' WHERE id = 1", "UPDATE a SET email = 'a' WHERE email = 'b'", "UPDATE a SET id = 4 WHERE id = 1",
 			"REPLACE INTO a VALUES (2, 'c', 5, 'y')", "INSERT INTO a VALUES (2, 'd', 6, 'z') ON DUPLICATE KEY UPDATE email = 'e', b = 'zz'", "UPDATE a SET b = CONCAT('it\\'s ', n)", "DELETE FROM a WHERE email = 'e'", "DELETE FROM a",
@@ -253,7 +261,9 @@ func testSessionsOfAllSettings(x *world) {
 }
 
 // rows are those of the keys, by the keys.
-func (w *world) rows(column string, keys []string, load func(string) func(context.Context, string) (string, error)) map[string]string {
+func (w *world) rows(
+	column string, keys []string, load func(string) func(context.Context, string) (string, error),
+) map[string]string {
 	all := map[string]string{}
 	for _, k := range keys {
 		if v, err := load(column)(w.Context(), k); err == nil {

@@ -19,23 +19,28 @@ import (
 // after that statement all that has changed is fresh.
 func TestSettingsAreChanged(t *testing.T) {
 	eachOwn(t, func(x *world) {
-		x.Do("CREATE TABLE users (id INT PRIMARY KEY, email VARCHAR(40) NOT NULL, n INT NOT NULL)", "INSERT INTO users VALUES (1, 'a@x', 0)")
-		p, err := sourcetest.Open("mysql", x.server.DSN(x.T), testenv.SharedRedis(x.T).Addr, &cacheaside.Options{Prefix: x.Schema}, x.Schema, "users")
+		x.Do("CREATE TABLE users (id INT PRIMARY KEY, email VARCHAR(40) NOT NULL, n INT NOT NULL)",
+			"INSERT INTO users VALUES (1, 'a@x', 0)")
+		p, err := sourcetest.Open("mysql", x.server.DSN(x.T), testenv.SharedRedis(x.T).Addr,
+			&cacheaside.Options{Prefix: x.Schema}, x.Schema, "users")
 		x.Check(err)
 		defer p.Close()
 		var mu sync.Mutex
 		var alerts []string
-		c, err := canal.NewConsumer(p.Cache, x.source(), canal.NewFileCheckpoint(x.TempDir()+"/position"), p.Bindings(), &canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) {
-			mu.Lock()
-			defer mu.Unlock()
-			alerts = append(alerts, string(a.Kind)+" "+a.Err.Error())
-		}})
+		c, err := canal.NewConsumer(p.Cache, x.source(), canal.NewFileCheckpoint(x.TempDir()+"/position"), p.Bindings(),
+			&canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) {
+				mu.Lock()
+				defer mu.Unlock()
+				alerts = append(alerts, string(a.Kind)+" "+a.Err.Error())
+			}})
 		x.Check(err)
 		x.Consume(c)
 		x.reads(p, "the row", "0")
-		for i, s := range []struct{ name, wrong, right string }{{"binlog_row_metadata", "MINIMAL", "FULL"}, {"binlog_format", "STATEMENT", "ROW"}, {"binlog_row_image", "MINIMAL", "FULL"}} {
+		for i, s := range []struct{ name, wrong, right string }{{"binlog_row_metadata", "MINIMAL", "FULL"},
+			{"binlog_format", "STATEMENT", "ROW"}, {"binlog_row_image", "MINIMAL", "FULL"}} {
 			x.Do("SET GLOBAL " + s.name + " = '" + s.wrong + "'")
-			x.Do("KILL " + x.Ask("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' LIMIT 1"))
+			x.Do("KILL " + x.Ask("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' "+
+				"LIMIT 1"))
 			repair := "SET GLOBAL " + s.name + " = '" + s.right + "'"
 			testenv.Eventually(x, "an alert of "+s.name, func() bool {
 				mu.Lock()
@@ -47,7 +52,8 @@ func TestSettingsAreChanged(t *testing.T) {
 				}
 				return false
 			})
-			testenv.Eventually(x, "Health fails", func() bool { return errors.Is(c.Health(time.Minute), canal.ErrSetup) })
+			testenv.Eventually(x, "Health fails",
+				func() bool { return errors.Is(c.Health(time.Minute), canal.ErrSetup) })
 			n := string(rune('1' + 2*i))
 			x.Do("UPDATE users SET n = "+n, repair)
 			x.reads(p, "the change before the repair of "+s.name, n)

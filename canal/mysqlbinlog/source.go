@@ -52,11 +52,14 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	}
 	parts := make(chan part, 1024)
 	room := semaphore.NewWeighted(maxHeldBytes)
-	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}, asked: from.set.Clone()}
+	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{},
+		asked: from.set.Clone()}
 	r.first = &part{Batch: event.Batch{Changes: replaced, Position: from.text(), Missing: missing}}
-	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, inaccessible: inaccessible, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
+	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, inaccessible: inaccessible,
+		warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
 	g.Go(func() error {
-		return s.explain(deliverVisible(ctx, parts, &visibility{server: srv}, func(p part) { room.Release(p.weight) }, deliver))
+		return s.explain(deliverVisible(ctx, parts, &visibility{server: srv}, func(p part) { room.Release(p.weight) },
+			deliver))
 	})
 	g.Go(func() error { return s.explainReplication(s.stream(ctx, d, password, srv.flavor, r)) })
 	return g.Wait()
@@ -70,7 +73,8 @@ func (s *server) begin(need event.Need) (from position, replaced []event.Change,
 		from, err = s.startPosition()
 	} else if from, err = parse(need.From, s.flavor); err == nil && from.server != s.id {
 		for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {
-			replaced = append(replaced, event.Change{Schema: t.Schema, Table: t.Name, Kind: event.Replace, Time: time.Now()})
+			replaced = append(replaced, event.Change{Schema: t.Schema, Table: t.Name, Kind: event.Replace,
+				Time: time.Now()})
 		}
 	}
 	from.server = s.id
@@ -83,7 +87,8 @@ func (s *Source) stream(ctx context.Context, d *dialer, password, flavor string,
 	c := replication.BinlogSyncerConfig{
 		ServerID: o.ServerID, Flavor: flavor, Host: o.Addr, User: o.User, Password: password,
 		TLSConfig: o.TLS, Dialer: d.dial,
-		HeartbeatPeriod: heartbeat, ReadTimeout: o.Timeout, DisableRetrySync: true, DiscardGTIDSet: true, VerifyChecksum: true,
+		HeartbeatPeriod: heartbeat, ReadTimeout: o.Timeout, DisableRetrySync: true, DiscardGTIDSet: true,
+		VerifyChecksum:          true,
 		TimestampStringLocation: time.UTC, RenderJSONAsMySQLText: true,
 		EventCacheCount: 1, RowsEventDecodeFunc: r.decode, SynchronousEventHandler: r,
 		Logger: slog.New(slog.DiscardHandler), // errors are returned instead
@@ -102,7 +107,9 @@ func (s *Source) stream(ctx context.Context, d *dialer, password, flavor string,
 	if err != nil {
 		return err
 	}
-	_, err = streamer.GetEvent(context.WithoutCancel(ctx)) // events go to the reader; this returns at the end, also when ctx ends, because the connection is closed then
+	// events go to the reader; this returns at the end, also when ctx ends, because the connection
+	// is closed then
+	_, err = streamer.GetEvent(context.WithoutCancel(ctx))
 	d.close()
 	syncer.Close()
 	if r.failed != nil {
@@ -117,10 +124,14 @@ func (s *Source) stream(ctx context.Context, d *dialer, password, flavor string,
 // warn logs changes that the log may not contain, or contains as statements.
 func (s *Source) warn(srv *server, need event.Need) {
 	if tables, _ := srv.versionedByTransaction(); len(tables) > 0 { // the warnings are optional
-		s.options.Logger.Warn("mysqlbinlog: tables are versioned by transactions (ROW END is BIGINT): each statement that changes one of them, even if it is not bound, invalidates all loaders and calls OnGap, which delays all other changes; LOAD DATA and statements that change several tables are not logged at all; version them by TIMESTAMP(6)", "tables", strings.Join(tables, ", "))
+		s.options.Logger.Warn("mysqlbinlog: tables are versioned by transactions (ROW END is BIGINT): each statement "+
+			"that changes one of them, even if it is not bound, invalidates all loaders and calls OnGap, which "+
+			"delays all other changes; LOAD DATA and statements that change several tables are not logged at all; "+
+			"version them by TIMESTAMP(6)", "tables", strings.Join(tables, ", "))
 	}
 	names, _ := srv.cascades(need)
 	for _, name := range names {
-		s.options.Logger.Warn("mysqlbinlog: the log does not contain the rows that a constraint changes: also bind the referenced table", "constraint", name)
+		s.options.Logger.Warn("mysqlbinlog: the log does not contain the rows that a constraint changes: also bind "+
+			"the referenced table", "constraint", name)
 	}
 }

@@ -23,8 +23,10 @@ func testRowChangesAreDelivered(x *world) {
 	t := x.T
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20), n INT UNSIGNED)", "CREATE TABLE other (id INT)")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
-	x.Do("INSERT INTO a VALUES (1, 'x', NULL), (2, 'y', 4000000000)", "UPDATE a SET id = 3, n = 5 WHERE id = 2", "INSERT INTO other VALUES (1)", "DELETE FROM a WHERE id = 1", "TRUNCATE TABLE a", "ALTER TABLE a ADD COLUMN z INT FIRST", "INSERT INTO a VALUES (7, 8, '', 0)")
-	l.Want("insert a: 1 x NULL", "insert a: 2 y 4000000000", "update a: 2 y 4000000000 -> 3 y 5", "delete a: 1 x NULL", "truncate a", "alter a", "insert a: 7 8  0")
+	x.Do("INSERT INTO a VALUES (1, 'x', NULL), (2, 'y', 4000000000)", "UPDATE a SET id = 3, n = 5 WHERE id = 2",
+		"INSERT INTO other VALUES (1)", "DELETE FROM a WHERE id = 1", "TRUNCATE TABLE a", "ALTER TABLE a ADD COLUMN z INT FIRST", "INSERT INTO a VALUES (7, 8, '', 0)")
+	l.Want("insert a: 1 x NULL", "insert a: 2 y 4000000000", "update a: 2 y 4000000000 -> 3 y 5", "delete a: 1 x NULL",
+		"truncate a", "alter a", "insert a: 7 8  0")
 	for _, c := range l.Changes(7) {
 		if d := time.Since(c.Time); d < -time.Second || d > time.Minute {
 			t.Errorf("%v was committed %v ago", c, d)
@@ -43,7 +45,8 @@ func testPositions(x *world) {
 	var want []string
 	for i := range 5 {
 		x.Do(fmt.Sprintf("INSERT INTO a VALUES (%d), (%d)", 10*i, 10*i+1), fmt.Sprintf("INSERT INTO m VALUES (%d)", i))
-		want = append(want, fmt.Sprint("insert a: ", 10*i), fmt.Sprint("insert a: ", 10*i+1), fmt.Sprint("insert m: ", i))
+		want = append(want, fmt.Sprint("insert a: ", 10*i), fmt.Sprint("insert a: ", 10*i+1),
+			fmt.Sprint("insert m: ", i))
 	}
 	x.Do("CREATE TABLE c SELECT id FROM a WHERE id < 2", "FLUSH BINARY LOGS", "INSERT INTO a VALUES (100)")
 	want = append(want, "alter c", "insert c: 0", "insert c: 1", "insert a: 100")
@@ -75,7 +78,8 @@ func testSetup(x *world) {
 		y.T = t
 		return y.Start(y.source(edit...), y.Need([]string{"a", "id", "e"})).Ended()
 	}
-	for variable, value := range map[string]string{"binlog_format": "MIXED", "binlog_row_metadata": "MINIMAL", "binlog_row_image": "MINIMAL"} {
+	for variable, value := range map[string]string{"binlog_format": "MIXED", "binlog_row_metadata": "MINIMAL",
+		"binlog_row_image": "MINIMAL"} {
 		t.Run(variable, func(t *testing.T) {
 			y := *x
 			y.T = t
@@ -100,12 +104,14 @@ func testSetup(x *world) {
 			t.Error("the error shows the password")
 		}
 		y.Do("GRANT REPLICATION SLAVE ON *.* TO nobody")
-		l := y.Listen(y.source(func(o *Options) { o.User, o.Password = "nobody", "secret word" }), y.Need([]string{"a", "id"}))
+		l := y.Listen(y.source(func(o *Options) { o.User, o.Password = "nobody", "secret word" }),
+			y.Need([]string{"a", "id"}))
 		y.Do("INSERT INTO a VALUES (1, 2)")
 		l.Want("insert a: 1 2")
 	})
 	t.Run("options", func(t *testing.T) {
-		for _, o := range []Options{{}, {Addr: "x", User: "u"}, {Addr: "h:1"}, {Addr: "h:abc", User: "u"}, {Addr: " h:1", User: "u"}, {Addr: "h:1/app", User: "u"}, {Addr: "a:1,b:1", User: "u"}, {Addr: "::1", User: "u"}, {Addr: "h:0", User: "u"}, {Addr: "h:1", User: "u", Timeout: 1}, {Addr: "h:1", User: strings.Repeat("u", 256)}} {
+		for _, o := range []Options{{}, {Addr: "x", User: "u"}, {Addr: "h:1"}, {Addr: "h:abc", User: "u"},
+			{Addr: " h:1", User: "u"}, {Addr: "h:1/app", User: "u"}, {Addr: "a:1,b:1", User: "u"}, {Addr: "::1", User: "u"}, {Addr: "h:0", User: "u"}, {Addr: "h:1", User: "u", Timeout: 1}, {Addr: "h:1", User: strings.Repeat("u", 256)}} {
 			if _, err := New(o); err == nil || !contains(err.Error(), "Options.") {
 				t.Errorf("%v", err)
 			}
@@ -139,7 +145,8 @@ func lostPositions(x *world) {
 		// A position of another server, or of the future, names transactions that this one has not
 		// got: MySQL sends all the others.
 		lost("of MariaDB", "mariadb:0-1-5")
-		for _, p := range []event.Position{"mysql:3e11fa47", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,", "mysql:a:1", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1' OR 1='"} {
+		for _, p := range []event.Position{"mysql:3e11fa47", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,",
+			"mysql:a:1", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1' OR 1='"} {
 			lost("damaged", p)
 		}
 		x.Do("RESET BINARY LOGS AND GTIDS", "INSERT INTO a VALUES (4)")
@@ -147,7 +154,8 @@ func lostPositions(x *world) {
 		lost("of another server", "mariadb:0-77-5")
 		lost("of the future", "mariadb:0-1-500000")
 		lost("of MySQL", "mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
-		for _, p := range []event.Position{"mariadb:0-1", "mariadb:0-1-2,", "mariadb:,", "mariadb:0-1-2,0-1-3", "mariadb:a-b-c", "mariadb:0-1-1' OR 1='"} {
+		for _, p := range []event.Position{"mariadb:0-1", "mariadb:0-1-2,", "mariadb:,", "mariadb:0-1-2,0-1-3",
+			"mariadb:a-b-c", "mariadb:0-1-1' OR 1='"} {
 			lost("damaged", p)
 		}
 		x.Do("RESET MASTER", "INSERT INTO a VALUES (4)")
@@ -233,7 +241,8 @@ func TestBeginsBehindWhatCanBeSeen(t *testing.T) { each(t, testBeginsBehindWhatC
 
 func testBeginsBehindWhatCanBeSeen(x *world) {
 	t := x.T
-	x.Do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)", "CREATE USER app", "GRANT REPLICATION SLAVE ON *.* TO app")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)", "CREATE USER app",
+		"GRANT REPLICATION SLAVE ON *.* TO app")
 	t.Cleanup(func() { x.Do("DROP USER app") })
 	show := x.unseen()
 	l := x.Listen(x.source(func(o *Options) { o.User = "app" }), x.Need([]string{"a", "id"}))
@@ -329,7 +338,8 @@ func (w *world) cachingSHA2(need event.Need) {
 	w.Helper()
 	w.Do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")
 	var plugins int
-	w.Check(w.DB.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'plain') AND plugin = 'caching_sha2_password'").Scan(&plugins))
+	w.Check(w.DB.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'plain') AND plugin = " +
+		"'caching_sha2_password'").Scan(&plugins))
 	if plugins != 2 {
 		w.Fatalf("%d users have it", plugins)
 	}
@@ -343,12 +353,14 @@ func (w *world) cachingSHA2(need event.Need) {
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	roots := testenv.Certificates(t, dir)
-	eachOwn(t, func(x *world) { overTLS(x, roots) }, "--ssl-ca="+dir+"/ca.pem", "--ssl-cert="+dir+"/server.pem", "--ssl-key="+dir+"/server.key")
+	eachOwn(t, func(x *world) { overTLS(x, roots) }, "--ssl-ca="+dir+"/ca.pem", "--ssl-cert="+dir+"/server.pem",
+		"--ssl-key="+dir+"/server.key")
 }
 
 func overTLS(x *world, roots *x509.CertPool) {
 	t := x.T
-	x.Do("CREATE USER app IDENTIFIED BY 'word' REQUIRE SSL", "GRANT REPLICATION SLAVE ON *.* TO app", "CREATE TABLE a (id INT PRIMARY KEY)")
+	x.Do("CREATE USER app IDENTIFIED BY 'word' REQUIRE SSL", "GRANT REPLICATION SLAVE ON *.* TO app",
+		"CREATE TABLE a (id INT PRIMARY KEY)")
 	app := func(trust *tls.Config) *Source {
 		return x.source(func(o *Options) { o.User, o.Password, o.TLS = "app", "word", trust })
 	}
@@ -359,7 +371,8 @@ func overTLS(x *world, roots *x509.CertPool) {
 	if err := x.Start(app(nil), need).Ended(); err == nil {
 		t.Error("without TLS it is let in")
 	}
-	if err := x.Start(app(&tls.Config{MinVersion: tls.VersionTLS12}), need).Ended(); err == nil || !contains(err.Error(), "certificate") {
+	if err := x.Start(app(&tls.Config{MinVersion: tls.VersionTLS12}), need).Ended(); err == nil ||
+		!contains(err.Error(), "certificate") {
 		t.Errorf("an untrusted certificate: %v", err)
 	}
 	l := x.Listen(app(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}), need)

@@ -34,7 +34,8 @@ func (w *world) process(rdb *redis.Client, filter cacheaside.Filter) *process {
 		p.loads.Add(1)
 		err = w.DB.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
 		return name, err
-	}, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour, NullTTL: time.Hour, StaleFor: -1, EarlyRefresh: -1, Filter: filter})
+	}, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour, NullTTL: time.Hour, StaleFor: -1,
+		EarlyRefresh: -1, Filter: filter})
 	w.Check(err)
 	return p
 }
@@ -51,7 +52,8 @@ func (w *world) cache(rdb *redis.Client) *cacheaside.Cache {
 // consume runs a Consumer of the table users until the test ends.
 func (w *world) consume(p *process, checkpoint canal.Checkpoint, o *canal.Options) *canal.Consumer {
 	w.Helper()
-	c, err := canal.NewConsumer(p.cache, w.source(), checkpoint, []canal.Binding{canal.Bind(p.users, w.Schema, "users", canal.IntColumn[int64]("id"))}, o)
+	c, err := canal.NewConsumer(p.cache, w.source(), checkpoint,
+		[]canal.Binding{canal.Bind(p.users, w.Schema, "users", canal.IntColumn[int64]("id"))}, o)
 	w.Check(err)
 	w.Consume(c)
 	return c
@@ -64,12 +66,14 @@ func TestOperatorsUpdate(t *testing.T) {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
-		t.Skip("the mariadb client is not installed: it comes with the package mariadb-server, as `make test` installs it")
+		t.Skip("the mariadb client is not installed: it comes with the package mariadb-server, as `make test` " +
+			"installs it")
 	}
 	x := onMariaDB(t) // whose client is there; what an operator types into MySQL's is no other statement
 	rdb := testenv.SharedRedis(t).Client(t)
 	a, b := x.process(rdb, nil), x.process(rdb, nil)
-	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users VALUES (1, 'old'), (2, 'other')")
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))",
+		"INSERT INTO users VALUES (1, 'old'), (2, 'other')")
 	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	for _, p := range []*process{a, b} {
 		for id, want := range map[int64]string{1: "old", 2: "other"} {
@@ -80,7 +84,8 @@ func TestOperatorsUpdate(t *testing.T) {
 	}
 	loads := a.loads.Load() + b.loads.Load()
 	host, port, _ := net.SplitHostPort(x.server.Addr)
-	command := exec.Command(client, "--no-defaults", "--protocol=TCP", "-h", host, "-P", port, "-u", x.server.User, x.Schema)
+	command := exec.Command(client, "--no-defaults", "--protocol=TCP", "-h", host, "-P", port, "-u", x.server.User,
+		x.Schema)
 	command.Stdin = strings.NewReader("UPDATE users SET name = 'new' WHERE id = 1;\n")
 	out, err := command.CombinedOutput()
 	if err != nil {

@@ -27,10 +27,12 @@ var (
 
 // tables caches the shapes of the tables that changed recently.
 type tables struct {
-	server       *server
-	need         event.Need
-	inaccessible map[event.Table]event.Table // needed tables that the user has no access to, so that they may be missing; by their names in lower case
-	known        map[uint64]knownTable       // by the table ID in the log
+	server *server
+	need   event.Need
+	// needed tables that the user has no access to, so that they may be missing; by their names in
+	// lower case
+	inaccessible map[event.Table]event.Table
+	known        map[uint64]knownTable // by the table ID in the log
 	warn         func(text string, args ...any)
 	warned       map[event.Table]bool
 }
@@ -88,7 +90,8 @@ func (t *tables) shape(table event.Table, e *replication.TableMapEvent) (*shape,
 		return nil, err
 	}
 	d := &described{tables: t, table: table, TableMapEvent: e, types: types, needed: t.need.Tables[table],
-		collations: e.CollationMap(), ofNames: e.EnumSetCollationMap(), unsigned: e.UnsignedMap(), enums: e.EnumStrValueMap(), sets: e.SetStrValueMap()}
+		collations: e.CollationMap(), ofNames: e.EnumSetCollationMap(), unsigned: e.UnsignedMap(),
+		enums: e.EnumStrValueMap(), sets: e.SetStrValueMap()}
 	for i := range e.ColumnType {
 		if s.values[i] = d.value(i); s.values[i] == nil {
 			s.err = fmt.Errorf("column %s has an unknown type (%d)", e.ColumnName[i], e.ColumnType[i])

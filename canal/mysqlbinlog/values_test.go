@@ -113,7 +113,8 @@ func testValuesOfAllTypes(x *world) {
 		switch {
 		case strings.HasPrefix(c.kind, "BIT"):
 			casts = append(casts, "CAST("+c.name+"+0 AS CHAR)")
-		case strings.Contains(c.kind, "B(") || strings.Contains(c.kind, "BINARY") || c.kind == "BLOB" || strings.HasPrefix(c.kind, "VECTOR"):
+		case strings.Contains(c.kind, "B(") || strings.Contains(c.kind, "BINARY") || c.kind == "BLOB" ||
+			strings.HasPrefix(c.kind, "VECTOR"):
 			casts = append(casts, c.name)
 		default:
 			casts = append(casts, "CONVERT("+c.name+" USING utf8mb4)")
@@ -137,7 +138,8 @@ func testValuesOfAllTypes(x *world) {
 			}
 			values = append(values, v)
 		}
-		if _, err := db.Exec("INSERT INTO v (n, " + strings.Join(names, ",") + ") VALUES (" + strings.Join(values, ",") + ")"); err != nil {
+		if _, err := db.Exec("INSERT INTO v (n, " + strings.Join(names, ",") + ") VALUES (" + strings.Join(values,
+			",") + ")"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -168,7 +170,8 @@ func testValuesOfAllTypes(x *world) {
 				}
 			}
 			if !v.Known() || v.IsNull() == w.Valid || v.Text() != w.String {
-				t.Errorf("row %s, column %s %s: %v %q, the server says %q", n, name, columnTypes[i].kind, v, v.Text(), w.String)
+				t.Errorf("row %s, column %s %s: %v %q, the server says %q", n, name, columnTypes[i].kind, v, v.Text(),
+					w.String)
 			}
 		}
 	}
@@ -215,16 +218,20 @@ func testCharacterSets(x *world) {
 	for i, set := range slices.Sorted(maps.Keys(sets)) {
 		decode := decoder(set)
 		for b := i % some; b < 256; b += some {
-			for _, bytes := range [][]byte{{byte(b)}, {'A', byte(b)}, {0, byte(b)}, {byte(b), 0, 0x20, byte(b)}, {0, 0, 0x20, byte(b)}} {
+			for _, bytes := range [][]byte{{byte(b)}, {'A', byte(b)}, {0, byte(b)}, {byte(b), 0, 0x20, byte(b)},
+				{0, 0, 0x20, byte(b)}} {
 				got, ok := decode(bytes)
 				if !ok || set == "binary" || set == "utf8mb3" || set == "utf8mb4" || set == "ascii" {
 					continue
 				}
 				var want string
-				if err := conn.QueryRowContext(t.Context(), fmt.Sprintf("SELECT CONVERT(CAST(x'%x' AS CHAR CHARACTER SET %s) USING utf8mb4)", bytes, set)).Scan(&want); err != nil {
+				if err := conn.QueryRowContext(t.Context(),
+					fmt.Sprintf("SELECT CONVERT(CAST(x'%x' AS CHAR CHARACTER SET %s) USING utf8mb4)", bytes,
+						set)).Scan(&want); err != nil {
 					continue // no text of this set
 				}
-				if fmt.Sprintf("%x", bytes) == "" || want == "?" || strings.Contains(want, "?") && !strings.Contains(got, "?") {
+				if fmt.Sprintf("%x", bytes) == "" || want == "?" || strings.Contains(want, "?") &&
+					!strings.Contains(got, "?") {
 					continue // nor this
 				}
 				if understood++; got != want {

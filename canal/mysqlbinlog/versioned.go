@@ -45,7 +45,8 @@ func (d *described) rowEnd() (string, error) {
 		return implicit, err
 	}
 	if len(d.types) == 0 {
-		d.warn("mysqlbinlog: a table may be system-versioned, but the user cannot see that: handlers and filters also get its history; grant SELECT on the table", "table", d.table.Schema+"."+d.table.Name)
+		d.warn("mysqlbinlog: a table may be system-versioned, but the user cannot see that: handlers and filters "+
+			"also get its history; grant SELECT on the table", "table", d.table.Schema+"."+d.table.Name)
 	}
 	return "", nil
 }
@@ -79,7 +80,8 @@ func (s *server) versionedByTransaction() (tables []string, err error) {
 	if s.flavor != mysql.MariaDBFlavor {
 		return nil, nil
 	}
-	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE GENERATION_EXPRESSION = 'ROW END' AND DATA_TYPE = 'bigint' ORDER BY TABLE_SCHEMA, TABLE_NAME")
+	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE GENERATION_EXPRESSION " +
+		"= 'ROW END' AND DATA_TYPE = 'bigint' ORDER BY TABLE_SCHEMA, TABLE_NAME")
 	for _, r := range rows {
 		tables = append(tables, r[0]+"."+r[1])
 	}

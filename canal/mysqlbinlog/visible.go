@@ -52,7 +52,8 @@ func (v *visibility) query(parts []part) (n int, err error) {
 			addTo(asked, p.from.mysql)
 		}
 	}
-	rows, err := v.server.ask(fmt.Sprintf("SELECT WAIT_FOR_EXECUTED_GTID_SET('%s', %g)", &asked, askSeldom.Seconds())) // a GTID set contains only numbers and tags
+	// a GTID set contains only numbers and tags
+	rows, err := v.server.ask(fmt.Sprintf("SELECT WAIT_FOR_EXECUTED_GTID_SET('%s', %g)", &asked, askSeldom.Seconds()))
 	switch {
 	case err != nil:
 		return 0, err
@@ -101,7 +102,8 @@ func (s *server) startPosition() (position, error) {
 	if err != nil {
 		return position{}, err
 	}
-	rows, err := s.ask("SELECT BINLOG_GTID_POS(?, ?)", file, int64(at.pos)) // the server reads the file up to this place
+	// the server reads the file up to this place
+	rows, err := s.ask("SELECT BINLOG_GTID_POS(?, ?)", file, int64(at.pos))
 	if err != nil {
 		return position{}, err
 	}
@@ -128,7 +130,9 @@ const (
 
 // deliverVisible delivers parts when other sessions can see their changes. It calls delivered
 // with each delivered part.
-func deliverVisible(ctx context.Context, parts <-chan part, s *visibility, delivered func(part), deliver chan<- event.Batch) error {
+func deliverVisible(
+	ctx context.Context, parts <-chan part, s *visibility, delivered func(part), deliver chan<- event.Batch,
+) error {
 	var waiting []part
 	var next time.Time
 	for {

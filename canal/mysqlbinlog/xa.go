@@ -13,7 +13,8 @@ const (
 	repeatAfter = time.Second
 )
 
-var errLongAgo = errors.New("an XA transaction made its changes before this reader started, or made more than it stores")
+var errLongAgo = errors.New(
+	"an XA transaction made its changes before this reader started, or made more than it stores")
 
 // xas stores the changes of prepared XA transactions. Their rows are logged when they are
 // prepared, which can be long before the commit.

@@ -17,7 +17,9 @@ import (
 
 // retry gives a handler what was parked of it, once it has been mended, and removes what it takes.
 // What was cut, or is of other Bindings, stays where it is.
-func retry(ctx context.Context, parked *parking.Table, binding string, handler func(context.Context, event.Change) error) error {
+func retry(
+	ctx context.Context, parked *parking.Table, binding string, handler func(context.Context, event.Change) error,
+) error {
 	for after := int64(0); ; {
 		rows, err := parked.List(ctx, after, 100)
 		if err != nil || len(rows) == 0 {
@@ -52,12 +54,14 @@ func ExampleTable() {
 	}
 
 	// A Consumer does this, when its Options.Parking is parked.
-	row, err := event.NewRow(event.NewColumns("id", "name"), []event.Value{event.TextValue("7"), event.TextValue("a lamp")})
+	row, err := event.NewRow(event.NewColumns("id", "name"),
+		[]event.Value{event.TextValue("7"), event.TextValue("a lamp")})
 	if err != nil {
 		panic(err)
 	}
 	change := event.Change{Schema: "shop", Table: "articles", Kind: event.Insert, After: row}
-	if err := parked.Park(ctx, parking.Parked{Binding: "handler search", Change: change, Reason: "the index is full"}); err != nil {
+	if err := parked.Park(ctx,
+		parking.Parked{Binding: "handler search", Change: change, Reason: "the index is full"}); err != nil {
 		panic(err)
 	}
 
@@ -88,12 +92,15 @@ func ExampleNewFile() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(folder)
-	row, err := event.NewRow(event.NewColumns("id", "name"), []event.Value{event.TextValue("43"), event.TextValue("Alan")})
+	row, err := event.NewRow(event.NewColumns("id", "name"),
+		[]event.Value{event.TextValue("43"), event.TextValue("Alan")})
 	if err != nil {
 		log.Fatal(err)
 	}
 	file := parking.NewFile(filepath.Join(folder, "parked"))
-	err = file.Park(context.Background(), parking.Parked{Binding: "search", Change: event.Change{Schema: "shop", Table: "users", Kind: event.Insert, After: row}, Reason: "the index is full"})
+	err = file.Park(context.Background(),
+		parking.Parked{Binding: "search", Change: event.Change{Schema: "shop", Table: "users", Kind: event.Insert,
+			After: row}, Reason: "the index is full"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,7 +16,8 @@ func TestFile(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	change := update(row(1, nil), row(errUnknown, "a\xff"))
 	change.Time = at
-	for _, p := range []Parked{{Binding: "handler search", Change: change, Reason: "never", Time: at}, {Message: []byte("{"), Reason: "no JSON", Time: at}} {
+	for _, p := range []Parked{{Binding: "handler search", Change: change, Reason: "never", Time: at},
+		{Message: []byte("{"), Reason: "no JSON", Time: at}} {
 		if err := f.Park(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,8 @@ func (p Parked) MarshalJSON() ([]byte, error) {
 			limit = 0
 		}
 		w := wireParked{
-			Time: jsonTime(p.Time), Binding: p.Binding, Reason: strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "\uFFFD"),
+			Time: jsonTime(p.Time), Binding: p.Binding,
+			Reason: strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "\uFFFD"),
 			Schema: c.Schema, Table: c.Table, At: jsonTime(c.Time), Cut: p.Cut || len(p.Reason) > maxReason,
 		}
 		if c.Kind != 0 {
@@ -166,7 +167,8 @@ func (p *Parked) decode(b []byte) (err error) {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return withoutValues(err)
 	}
-	read := Parked{Time: w.Time.UTC(), Binding: w.Binding, Reason: w.Reason, Cut: w.Cut, Change: event.Change{Schema: w.Schema, Table: w.Table, Time: w.At.UTC()}}
+	read := Parked{Time: w.Time.UTC(), Binding: w.Binding, Reason: w.Reason, Cut: w.Cut,
+		Change: event.Change{Schema: w.Schema, Table: w.Table, Time: w.At.UTC()}}
 	if read.Change.Kind, err = parseKind(w.Kind); err != nil {
 		return err
 	}

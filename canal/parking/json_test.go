@@ -47,7 +47,9 @@ func TestParkedIsReadAgain(t *testing.T) {
 		if r, second := again(t, q); !bytes.Equal(text, second) || !reflect.DeepEqual(q, r) {
 			t.Errorf("%s\nis %s", text, second)
 		}
-		if q.Binding != p.Binding || q.Reason != p.Reason || !q.Time.Equal(p.Time) || !q.Change.Time.Equal(p.Change.Time) || q.Change.String() != p.Change.String() || q.Cut != p.Cut || (q.Message == nil) != (p.Message == nil) || !bytes.Equal(q.Message, p.Message) {
+		if q.Binding != p.Binding || q.Reason != p.Reason || !q.Time.Equal(p.Time) ||
+			!q.Change.Time.Equal(p.Change.Time) || q.Change.String() != p.Change.String() || q.Cut != p.Cut ||
+			(q.Message == nil) != (p.Message == nil) || !bytes.Equal(q.Message, p.Message) {
 			t.Errorf("%+v is %+v", p, q)
 		}
 		for _, rows := range [][2]event.Row{{p.Change.Before, q.Change.Before}, {p.Change.After, q.Change.After}} {
@@ -107,13 +109,15 @@ func TestParkedIsCut(t *testing.T) {
 			if len(text) > MaxSize || !q.Cut {
 				t.Errorf("%d bytes, cut %v", len(text), q.Cut)
 			}
-			if got := q.Change.After.Get("id").Text() == "1" && q.Change.After.Get("note").Text() == "private"; got != c.rows {
+			if got := q.Change.After.Get("id").Text() == "1" &&
+				q.Change.After.Get("note").Text() == "private"; got != c.rows {
 				t.Errorf("short values: %v", got)
 			}
 			if v := q.Change.After.Get("email"); v.Known() && !v.IsNull() {
 				t.Error("half a text is taken for the whole")
 			}
-			if q.Change.Before.Exists() != c.p.Change.Before.Exists() || q.Change.After.Exists() != c.p.Change.After.Exists() {
+			if q.Change.Before.Exists() != c.p.Change.Before.Exists() ||
+				q.Change.After.Exists() != c.p.Change.After.Exists() {
 				t.Error("a row is there, or none")
 			}
 			if c.p.Message != nil && (!bytes.HasPrefix(c.p.Message, q.Message) || len(q.Message) < MaxSize/8) {
@@ -187,14 +191,16 @@ func TestRead(t *testing.T) {
 	park("three")
 	write(`{"reason":"secr`)
 	got := read(f.Read())
-	want := []string{"one", "canal: parked: line 2: not JSON, at byte 15", "two", "canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three", "canal: parked: line 8: cut off, for example by a crash: not JSON, at byte 15"}
+	want := []string{"one", "canal: parked: line 2: not JSON, at byte 15", "two",
+		"canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three", "canal: parked: line 8: cut off, for example by a crash: not JSON, at byte 15"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 	for range f.Read() {
 		break // end the loop early
 	}
-	got = read(Read(io.MultiReader(strings.NewReader(`{"reason":"x"}`+"\n"+`{"reas`), iotest.ErrReader(errors.New("bad disk")))))
+	got = read(Read(io.MultiReader(strings.NewReader(`{"reason":"x"}`+"\n"+`{"reas`),
+		iotest.ErrReader(errors.New("bad disk")))))
 	if want := []string{"x", "canal: parked: line 2: bad disk"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q", got)
 	}
@@ -220,14 +226,16 @@ func read(all func(func(Parked, error) bool)) (got []string) {
 
 // Any record that is read can be written and read again, with the same result.
 func FuzzParked(f *testing.F) {
-	for _, p := range []Parked{{}, {Binding: "handler search", Change: update(row(1, nil), row(errUnknown, "a\xff")), Reason: "never", Time: time.Unix(1, 2)}, {Message: []byte{0xff}, Cut: true}} {
+	for _, p := range []Parked{{}, {Binding: "handler search", Change: update(row(1, nil), row(errUnknown, "a\xff")),
+		Reason: "never", Time: time.Unix(1, 2)}, {Message: []byte{0xff}, Cut: true}} {
 		b, err := p.MarshalJSON()
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(b)
 	}
-	f.Add([]byte(`{"time":"0000-01-01T00:00:00+14:00","before":{"a":{"text":"x","length":7},"A":{"base64":"Yf8="},"":null},"message":""}`))
+	f.Add([]byte(
+		`{"time":"0000-01-01T00:00:00+14:00","before":{"a":{"text":"x","length":7},"A":{"base64":"Yf8="},"":null},"message":""}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var p Parked
 		if p.UnmarshalJSON(b) != nil {

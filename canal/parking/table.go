@@ -61,7 +61,8 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	case storage.CheckDriver(db) != nil:
 		return nil, fmt.Errorf("canal: parking.NewTable: %w", storage.CheckDriver(db))
 	case !storage.TableName.MatchString(p.table.Name):
-		return nil, fmt.Errorf("canal: parking.TableOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", p.table.Name)
+		return nil, fmt.Errorf("canal: parking.TableOptions.Table %q: an identifier of at most 63 letters, digits "+
+			"and '_', or schema.table", p.table.Name)
 	}
 	return p, nil
 }
@@ -73,7 +74,10 @@ func (t *Table) Schema() string {
 	if sqlx.BindType(t.table.DB.DriverName()) == sqlx.DOLLAR { // see NewTable
 		text = "TEXT"
 	}
-	return "CREATE TABLE IF NOT EXISTS " + t.table.SQL() + " (id BIGINT NOT NULL PRIMARY KEY, parked " + text + " NOT NULL)" // SQLite treats every type with TEXT in its name as TEXT: https://www.sqlite.org/datatype3.html, 3.1
+	// SQLite treats every type with TEXT in its name as TEXT:
+	// https://www.sqlite.org/datatype3.html, 3.1
+	return "CREATE TABLE IF NOT EXISTS " + t.table.SQL() + " (id BIGINT NOT NULL PRIMARY KEY, parked " + text +
+		" NOT NULL)"
 }
 
 // CreateTable executes Schema. It is meant for tests and first steps.
@@ -85,7 +89,8 @@ func (t *Table) CreateTable(ctx context.Context) error {
 // written. A Consumer calls it when it becomes active, so that the problem is reported before a
 // change has to be parked.
 func (t *Table) Check(ctx context.Context) error {
-	_, err := t.table.Exec(ctx, "INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0")
+	_, err := t.table.Exec(ctx,
+		"INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0")
 	return t.wrap(err)
 }
 
@@ -132,7 +137,8 @@ func (t *Table) List(ctx context.Context, after int64, limit int) ([]Row, error)
 		Parked string `db:"parked"`
 	}
 	if err := t.table.Tx(ctx, func(tx *sqlx.Tx) error {
-		return tx.SelectContext(ctx, &rows, t.table.Text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
+		return tx.SelectContext(ctx, &rows,
+			t.table.Text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
 	}); err != nil {
 		return nil, t.wrap(err)
 	}

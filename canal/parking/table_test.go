@@ -80,7 +80,8 @@ func TestTable(t *testing.T) {
 			t.Fatalf("%d rows", len(rows))
 		}
 		for i, r := range rows {
-			if want, _ := again(t, all[i]); r.Err != nil || !reflect.DeepEqual(r.Parked, want) || r.ID < at.UnixMicro() {
+			if want, _ := again(t, all[i]); r.Err != nil || !reflect.DeepEqual(r.Parked, want) ||
+				r.ID < at.UnixMicro() {
 				t.Errorf("%d: %v, %v", i, r.Parked.Reason, r.Err)
 			}
 		}
@@ -117,10 +118,12 @@ func TestTable(t *testing.T) {
 		if rows := list(t, p); len(rows) != 2 || rows[1].Parked.Reason != "now" {
 			t.Errorf("%d rows", len(rows))
 		}
-		if _, err := db.Exec(db.Rebind("INSERT INTO cacheaside_parked (id, parked) VALUES (1, ?)"), `{"time":"secret"}`); err != nil {
+		if _, err := db.Exec(db.Rebind("INSERT INTO cacheaside_parked (id, parked) VALUES (1, ?)"),
+			`{"time":"secret"}`); err != nil {
 			t.Fatal(err)
 		}
-		if r := list(t, p)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "id 1:") || strings.Contains(r.Err.Error(), "secret") {
+		if r := list(t, p)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "id 1:") ||
+			strings.Contains(r.Err.Error(), "secret") {
 			t.Error(r.Err)
 		}
 	})
@@ -194,7 +197,8 @@ func TestTableInLatin1(t *testing.T) {
 
 func TestNewTableChecks(t *testing.T) {
 	db := sqlx.NewDb(sqlite.Open(t), "sqlite")
-	if _, err := NewTable(db, &TableOptions{Table: "a; DROP"}); err == nil || err.Error() != `canal: parking.TableOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table` {
+	if _, err := NewTable(db, &TableOptions{Table: "a; DROP"}); err == nil ||
+		err.Error() != `canal: parking.TableOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table` {
 		t.Error(err)
 	}
 	if _, err := NewTable(nil, nil); err == nil {

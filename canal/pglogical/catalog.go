@@ -22,10 +22,12 @@ import (
 type catalog struct {
 	publication publication
 	tables      map[event.Table]*table // those that exist
-	of          map[uint32][]*table    // the needed tables that contain the rows of a relation: itself, and those above it
-	parents     bool                   // a needed table has partitions or inherited tables, or can have
-	sum         string                 // a hash of all, and of the prefixes of the needed messages
-	incomplete  map[event.Table]string // needed tables of which not all changes arrive, or arrive without a column; see check
+	// the needed tables that contain the rows of a relation: itself, and those above it
+	of      map[uint32][]*table
+	parents bool   // a needed table has partitions or inherited tables, or can have
+	sum     string // a hash of all, and of the prefixes of the needed messages
+	// needed tables of which not all changes arrive, or arrive without a column; see check
+	incomplete map[event.Table]string
 }
 
 type publication struct {
@@ -90,59 +92,82 @@ func (m member) keyRefused(stored bool) bool { return strings.Contains(m.KeyIs, 
 // and changed back differs from its earlier state. VACUUM and ANALYZE write rows of pg_class in
 // place and leave xmin unchanged.
 const catalogQuery = `
-WITH RECURSIVE pub AS (SELECT p.*, to_jsonb(p)->>'pubgencols' = 's' AS generated FROM pg_publication p WHERE pubname = $2),
+WITH RECURSIVE pub AS (SELECT p.*, to_jsonb(p)->>'pubgencols' = 's' AS generated FROM pg_publication p
+	WHERE pubname = $2),
 needed AS (
 	SELECT n.s, n.t, c.oid, c.relkind, c.relpersistence FROM jsonb_to_recordset($1::jsonb) AS n(s text, t text)
 	JOIN pg_namespace ns ON ns.nspname = n.s JOIN pg_class c ON c.relnamespace = ns.oid AND c.relname = n.t),
 tree AS (
 	SELECT oid AS root, oid AS member FROM needed
-	UNION SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.member JOIN pg_class c ON c.oid = i.inhrelid AND c.relpersistence <> 't'),
+	UNION SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.member
+		JOIN pg_class c ON c.oid = i.inhrelid AND c.relpersistence <> 't'),
 up AS (
 	SELECT DISTINCT member, member AS above, 0 AS height FROM tree
-	UNION ALL SELECT up.member, i.inhparent, up.height + 1 FROM up JOIN pg_class c ON c.oid = up.above AND c.relispartition JOIN pg_inherits i ON i.inhrelid = up.above),
+	UNION ALL SELECT up.member, i.inhparent, up.height + 1 FROM up JOIN pg_class c ON c.oid = up.above
+		AND c.relispartition JOIN pg_inherits i ON i.inhrelid = up.above),
 published AS (
-	SELECT up.member, up.above, up.height, r.prqual IS NOT NULL AS filtered, r.prattrs, pub.pubviaroot AS viaroot, concat_ws(' ', up.above, r.oid, r.xmin, n.oid, n.xmin) AS entry
+	SELECT up.member, up.above, up.height, r.prqual IS NOT NULL AS filtered, r.prattrs, pub.pubviaroot AS viaroot,
+		concat_ws(' ', up.above, r.oid, r.xmin, n.oid, n.xmin) AS entry
 	FROM up JOIN pg_class c ON c.oid = up.above CROSS JOIN pub
 	LEFT JOIN pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = up.above
 	LEFT JOIN pg_publication_namespace n ON n.pnpubid = pub.oid AND n.pnnspid = c.relnamespace
 	WHERE pub.puballtables OR r.oid IS NOT NULL OR n.oid IS NOT NULL),
 entries AS (
-	SELECT member, bool_or(filtered) AS filtered, (array_agg(above ORDER BY height DESC) FILTER (WHERE viaroot OR height = 0))[1] AS top, string_agg(entry, ',' ORDER BY height) AS text
+	SELECT member, bool_or(filtered) AS filtered,
+		(array_agg(above ORDER BY height DESC) FILTER (WHERE viaroot OR height = 0))[1] AS top,
+		string_agg(entry, ',' ORDER BY height) AS text
 	FROM published GROUP BY member),
 lists AS (
-	SELECT p.member, jsonb_agg(DISTINCT a.attname) AS names FROM published p JOIN pg_attribute a ON a.attrelid = p.above AND a.attnum = ANY (p.prattrs::int2[]) GROUP BY p.member)
+	SELECT p.member, jsonb_agg(DISTINCT a.attname) AS names FROM published p JOIN pg_attribute a ON a.attrelid = p.above
+		AND a.attnum = ANY (p.prattrs::int2[]) GROUP BY p.member)
 SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_object(
 	'OID', c.oid::bigint,
 	'Name', ns.nspname || '.' || c.relname,
 	'Kind', c.relkind,
 	'Persistence', c.relpersistence,
-	'Parent', (SELECT pns.nspname || '.' || p.relname FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_namespace pns ON pns.oid = p.relnamespace WHERE i.inhrelid = c.oid ORDER BY i.inhseqno LIMIT 1),
+	'Parent', (SELECT pns.nspname || '.' || p.relname FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
+		JOIN pg_namespace pns ON pns.oid = p.relnamespace WHERE i.inhrelid = c.oid ORDER BY i.inhseqno LIMIT 1),
 	'Partition', c.relispartition,
 	'Leaf', c.relkind <> 'p',
 	'Identity', c.relreplident,
-	'Key', (SELECT jsonb_agg(a.attname) FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
-		WHERE x.indrelid = c.oid AND x.indimmediate AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END),
+	'Key', (SELECT jsonb_agg(a.attname) FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid
+		AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
+		WHERE x.indrelid = c.oid AND x.indimmediate AND
+			CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END),
 	'KeyIs', CASE WHEN current_setting('server_version_num')::int >= 180000 THEN
-		(SELECT string_agg(DISTINCT a.attgenerated, '') FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
-		WHERE x.indrelid = c.oid AND x.indimmediate AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END) END,
-	'Logged', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR a.attgenerated = 's' AND (SELECT generated FROM pub))),
+		(SELECT string_agg(DISTINCT a.attgenerated, '') FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid
+			AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
+		WHERE x.indrelid = c.oid AND x.indimmediate AND
+			CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END) END,
+	'Logged', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+		AND NOT a.attisdropped AND (a.attgenerated = '' OR a.attgenerated = 's' AND (SELECT generated FROM pub))),
 	'Published', e.member IS NOT NULL,
 	'Top', tns.nspname || '.' || t.relname,
 	'Filtered', coalesce(e.filtered, false),
 	'Listed', l.names,
 	'Generated', CASE WHEN current_setting('server_version_num')::int >= 180000 THEN
-		(SELECT string_agg(DISTINCT a.attgenerated, '') FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) END,
+		(SELECT string_agg(DISTINCT a.attgenerated, '') FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+			AND NOT a.attisdropped) END,
 	'Entries', coalesce(e.text, ''),
-	'Shape', concat_ws(',', c.xmin, (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
-	'Rows', concat_ws(' ', c.relkind, c.relpersistence, c.relfilenode, (SELECT string_agg(concat_ws(' ', i.inhparent, i.xmin), ',' ORDER BY i.inhparent) FROM pg_inherits i WHERE i.inhrelid = c.oid))
-) FROM needed JOIN tree ON tree.root = needed.oid JOIN pg_class c ON c.oid = tree.member JOIN pg_namespace ns ON ns.oid = c.relnamespace
-LEFT JOIN entries e ON e.member = c.oid LEFT JOIN lists l ON l.member = c.oid LEFT JOIN pg_class t ON t.oid = e.top LEFT JOIN pg_namespace tns ON tns.oid = t.relnamespace
+	'Shape', concat_ws(',', c.xmin, (
+		SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum)
+		FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
+	'Rows', concat_ws(' ', c.relkind, c.relpersistence, c.relfilenode, (
+		SELECT string_agg(concat_ws(' ', i.inhparent, i.xmin), ',' ORDER BY i.inhparent)
+		FROM pg_inherits i WHERE i.inhrelid = c.oid))
+) FROM needed JOIN tree ON tree.root = needed.oid JOIN pg_class c ON c.oid = tree.member
+	JOIN pg_namespace ns ON ns.oid = c.relnamespace
+LEFT JOIN entries e ON e.member = c.oid LEFT JOIN lists l ON l.member = c.oid
+LEFT JOIN pg_class t ON t.oid = e.top LEFT JOIN pg_namespace tns ON tns.oid = t.relnamespace
 ORDER BY needed.s, needed.t, c.oid`
 
 // catalog reads the catalog.
 func (s *session) catalog(ctx context.Context, name string, need event.Need) (*catalog, error) {
 	c := &catalog{tables: map[event.Table]*table{}, of: map[uint32][]*table{}}
-	rows, err := s.ask(ctx, "SELECT json_build_object('Exists', true, 'Insert', pubinsert, 'Update', pubupdate, 'Delete', pubdelete, 'Truncate', pubtruncate, 'ViaRoot', pubviaroot, 'Generated', coalesce(to_jsonb(p)->>'pubgencols' = 's', false), 'Version', concat_ws(' ', oid, xmin)) FROM pg_publication p WHERE pubname = $1", name)
+	rows, err := s.ask(ctx, "SELECT json_build_object('Exists', true, 'Insert', pubinsert, 'Update', pubupdate, "+
+		"'Delete', pubdelete, 'Truncate', pubtruncate, 'ViaRoot', pubviaroot, 'Generated', "+
+		"coalesce(to_jsonb(p)->>'pubgencols' = 's', false), 'Version', concat_ws(' ', oid, xmin)) FROM "+
+		"pg_publication p WHERE pubname = $1", name)
 	if err != nil {
 		return nil, err
 	}
@@ -265,9 +290,15 @@ func (m member) checkWrites(name string, stored bool) error {
 	quoted := pgx.Identifier{name}.Sanitize()
 	switch {
 	case m.keyRefused(stored):
-		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse UPDATE and DELETE, because its REPLICA IDENTITY has the columns (%s), and a generated one among them is not published: ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, strings.Join(m.Key, ", "), quoted)
+		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse "+
+			"UPDATE and DELETE, because its REPLICA IDENTITY has the columns (%s), and a generated one among them is "+
+			"not published: ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, strings.Join(
+			m.Key, ", "), quoted)
 	case m.full() && m.refused(stored):
-		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse UPDATE and DELETE, because its REPLICA IDENTITY is FULL and it has generated columns that are not published: ALTER TABLE %s REPLICA IDENTITY USING INDEX …, or, if all of them are stored, ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, m.quoted(), quoted)
+		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse "+
+			"UPDATE and DELETE, because its REPLICA IDENTITY is FULL and it has generated columns that are not "+
+			"published: ALTER TABLE %s REPLICA IDENTITY USING INDEX …, or, if all of them are stored, ALTER "+
+			"PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, m.quoted(), quoted)
 	}
 	return nil
 }
@@ -278,7 +309,9 @@ const publishEvery = 10 * time.Second
 // publish creates the publication, or adds the tables that it lacks. It reports whether it has
 // changed anything. If strict is not set, a table that the server refuses is recorded in refused,
 // so that the others can be followed.
-func (s *session) publish(ctx context.Context, name string, c *catalog, strict bool, need event.Need) (changed bool, err error) {
+func (s *session) publish(
+	ctx context.Context, name string, c *catalog, strict bool, need event.Need,
+) (changed bool, err error) {
 	if s.refused != nil && time.Since(s.refusedAt) < publishEvery {
 		return false, nil
 	}

@@ -58,9 +58,14 @@ func (c *catalog) check(name string, strict bool, refused map[event.Table]error,
 	}
 	switch {
 	case !p.Exists:
-		return setup("%s", joined(append([]string{fmt.Sprintf("the publication %s does not exist: CREATE PUBLICATION %s%s", name, quoted, c.forTables(need))}, every...)))
+		return setup("%s", joined(
+			append([]string{fmt.Sprintf("the publication %s does not exist: CREATE PUBLICATION %s%s", name, quoted,
+				c.forTables(need))}, every...)))
 	case !p.Insert || !p.Update || !p.Delete || !p.Truncate:
-		return setup("%s", joined(append([]string{fmt.Sprintf("the publication %s does not publish all operations: ALTER PUBLICATION %s SET (publish = 'insert, update, delete, truncate')", name, quoted)}, every...)))
+		return setup("%s", joined(
+			append([]string{fmt.Sprintf(
+				"the publication %s does not publish all operations: ALTER PUBLICATION %s SET (publish = 'insert, "+
+					"update, delete, truncate')", name, quoted)}, every...)))
 	case strict && len(wrong) > 0:
 		return setup("%s", joined(wrong))
 	}
@@ -128,11 +133,18 @@ func (t *table) problems(name string, columns []string, p publication) (all, not
 		parent := pgx.Identifier(strings.SplitN(m.Parent, ".", 2)).Sanitize()
 		switch {
 		case m.Kind == "f" && m.Partition:
-			notLogged = append(notLogged, fmt.Sprintf("the partition %s is a foreign table, whose changes are not in the log of this server: ALTER TABLE %s DETACH PARTITION %s, or bind the other partitions instead of the table", m.Name, parent, m.quoted()))
+			notLogged = append(notLogged,
+				fmt.Sprintf("the partition %s is a foreign table, whose changes are not in the log of this server: "+
+					"ALTER TABLE %s DETACH PARTITION %s, or bind the other partitions instead of the table", m.Name,
+					parent, m.quoted()))
 		case m.Kind == "f":
-			notLogged = append(notLogged, fmt.Sprintf("the table %s, which inherits from it, is a foreign table, whose changes are not in the log of this server: ALTER FOREIGN TABLE %s NO INHERIT %s", m.Name, m.quoted(), parent))
+			notLogged = append(notLogged,
+				fmt.Sprintf("the table %s, which inherits from it, is a foreign table, whose changes are not in the "+
+					"log of this server: ALTER FOREIGN TABLE %s NO INHERIT %s", m.Name, m.quoted(), parent))
 		case m.Leaf && m.Persistence == "u":
-			notLogged = append(notLogged, fmt.Sprintf("the table %s, whose rows are rows of it, is UNLOGGED, so that its changes are not in the log: ALTER TABLE %s SET LOGGED", m.Name, m.quoted()))
+			notLogged = append(notLogged,
+				fmt.Sprintf("the table %s, whose rows are rows of it, is UNLOGGED, so that its changes are not in "+
+					"the log: ALTER TABLE %s SET LOGGED", m.Name, m.quoted()))
 			notLogged = append(notLogged, t.problemsOf(m, name, columns, p)...)
 		default:
 			all = append(all, t.problemsOf(m, name, columns, p)...)
@@ -147,13 +159,19 @@ func (t *table) problemsOf(m member, name string, columns []string, p publicatio
 	switch {
 	case !m.Published && !p.Exists && (t.kind == 'p' || m.Persistence != "u"): // CREATE PUBLICATION names it
 	case !m.Published && t.kind == 'p':
-		all = append(all, fmt.Sprintf("the publication %s lacks the table %s.%s: ALTER PUBLICATION %s ADD TABLE %s", name, t.Schema, t.Name, quoted, t.publishedAs(m)))
+		all = append(all, fmt.Sprintf("the publication %s lacks the table %s.%s: ALTER PUBLICATION %s ADD TABLE %s",
+			name, t.Schema, t.Name, quoted, t.publishedAs(m)))
 	case !m.Published:
-		all = append(all, fmt.Sprintf("the publication %s lacks the table %s: ALTER PUBLICATION %s ADD TABLE %s", name, m.Name, quoted, t.publishedAs(m)))
+		all = append(all, fmt.Sprintf("the publication %s lacks the table %s: ALTER PUBLICATION %s ADD TABLE %s", name,
+			m.Name, quoted, t.publishedAs(m)))
 	case m.Filtered:
-		all = append(all, fmt.Sprintf("the publication %s has a row filter (WHERE) for the table %s, which hides changes: remove it with ALTER PUBLICATION %s SET TABLE …", name, m.Name, quoted))
+		all = append(all, fmt.Sprintf(
+			"the publication %s has a row filter (WHERE) for the table %s, which hides changes: remove it with ALTER "+
+				"PUBLICATION %s SET TABLE …", name, m.Name, quoted))
 	case p.ViaRoot && !slices.ContainsFunc(t.members, func(n member) bool { return n.Name == m.Top }):
-		all = append(all, fmt.Sprintf("the publication %s publishes changes of %s as those of %s (publish_via_partition_root): bind %s, or ALTER PUBLICATION %s SET (publish_via_partition_root = false)", name, m.Name, m.Top, m.Top, quoted))
+		all = append(all, fmt.Sprintf(
+			"the publication %s publishes changes of %s as those of %s (publish_via_partition_root): bind %s, or "+
+				"ALTER PUBLICATION %s SET (publish_via_partition_root = false)", name, m.Name, m.Top, m.Top, quoted))
 	}
 	if why := m.check(name, columns, p); why != "" {
 		all = append(all, why)
@@ -186,20 +204,30 @@ func (m member) check(name string, columns []string, p publication) string {
 		return n
 	}
 	if m.Leaf && len(columns) > 0 && !m.full() && len(m.Key) == 0 {
-		return fmt.Sprintf("the table %s has no replica identity, so that an UPDATE or DELETE fails or is not understood: add a primary key, or ALTER TABLE %s REPLICA IDENTITY FULL", m.Name, table)
+		return fmt.Sprintf("the table %s has no replica identity, so that an UPDATE or DELETE fails or is not "+
+			"understood: add a primary key, or ALTER TABLE %s REPLICA IDENTITY FULL", m.Name, table)
 	}
 	for _, column := range columns {
 		switch n := has(m.Logged, column); {
 		case n == 0:
-			return fmt.Sprintf("the table %s has no column %s, or it is generated: a Binding makes keys of it, and it is not in the log", m.Name, column)
+			return fmt.Sprintf("the table %s has no column %s, or it is generated: a Binding makes keys of it, and "+
+				"it is not in the log", m.Name, column)
 		case n > 1:
-			return fmt.Sprintf("the table %s has several columns %s, which differ in case: a Binding cannot make keys of one of them", m.Name, column)
+			return fmt.Sprintf("the table %s has several columns %s, which differ in case: a Binding cannot make "+
+				"keys of one of them", m.Name, column)
 		case m.Listed != nil && has(m.Listed, column) == 0:
-			return fmt.Sprintf("the publication %s has a column list for the table %s, which lacks %s: a Binding makes keys of it", name, m.Name, column)
+			return fmt.Sprintf("the publication %s has a column list for the table %s, which lacks %s: a Binding "+
+				"makes keys of it", name, m.Name, column)
 		case m.Leaf && !m.full() && has(m.Key, column) == 0 && m.refused(p.Generated):
-			return fmt.Sprintf("the REPLICA IDENTITY of the table %s has the columns (%s), and an UPDATE or DELETE logs only these of the old row; a Binding makes keys of %s: ALTER TABLE %s REPLICA IDENTITY USING INDEX …, with an index that contains it. With FULL the server would refuse UPDATE and DELETE, because the table has generated columns that are not published", m.Name, strings.Join(m.Key, ", "), column, table)
+			return fmt.Sprintf("the REPLICA IDENTITY of the table %s has the columns (%s), and an UPDATE or DELETE "+
+				"logs only these of the old row; a Binding makes keys of %s: ALTER TABLE %s REPLICA IDENTITY USING "+
+				"INDEX …, with an index that contains it. With FULL the server would refuse UPDATE and DELETE, "+
+				"because the table has generated columns that are not published", m.Name, strings.Join(m.Key,
+				", "), column, table)
 		case m.Leaf && !m.full() && has(m.Key, column) == 0:
-			return fmt.Sprintf("the REPLICA IDENTITY of the table %s has the columns (%s), and an UPDATE or DELETE logs only these of the old row; a Binding makes keys of %s: ALTER TABLE %s REPLICA IDENTITY FULL", m.Name, strings.Join(m.Key, ", "), column, table)
+			return fmt.Sprintf("the REPLICA IDENTITY of the table %s has the columns (%s), and an UPDATE or DELETE "+
+				"logs only these of the old row; a Binding makes keys of %s: ALTER TABLE %s REPLICA IDENTITY FULL",
+				m.Name, strings.Join(m.Key, ", "), column, table)
 		}
 	}
 	return ""
@@ -240,8 +268,10 @@ func (s *session) missing(ctx context.Context, c *catalog, need event.Need) (map
 		if err != nil {
 			return nil, err
 		}
-		rows, err := s.ask(ctx, `SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-			WHERE lower(n.nspname) = lower($1::jsonb->>0) AND lower(c.relname) = lower($1::jsonb->>1) AND c.relkind IN ('r', 'p') LIMIT 1`, string(names))
+		rows, err := s.ask(ctx, `SELECT n.nspname, c.relname FROM pg_class c
+			JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE lower(n.nspname) = lower($1::jsonb->>0) AND lower(c.relname) = lower($1::jsonb->>1)
+				AND c.relkind IN ('r', 'p') LIMIT 1`, string(names))
 		if err != nil {
 			return nil, err
 		}

@@ -59,7 +59,8 @@ func TestSlotIsAdvancedBeforeTheStart(t *testing.T) {
 		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, network, addr)
 			return &tap{c, "START_REPLICATION", func() {
-				x.Do("INSERT INTO users VALUES (1)", "SELECT pg_replication_slot_advance('"+x.name+"', pg_current_wal_lsn())")
+				x.Do("INSERT INTO users VALUES (1)",
+					"SELECT pg_replication_slot_advance('"+x.name+"', pg_current_wal_lsn())")
 			}}, err
 		}
 	})

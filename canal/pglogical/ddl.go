@@ -24,7 +24,8 @@ func (r *reader) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.send(ctx, part{Batch: event.Batch{Position: r.at.text(), Missing: r.missing, Incomplete: r.catalog.incomplete}}); err != nil {
+	if err := r.send(ctx, part{Batch: event.Batch{Position: r.at.text(), Missing: r.missing,
+		Incomplete: r.catalog.incomplete}}); err != nil {
 		return err
 	}
 	r.source.worked.Store(true)
@@ -66,7 +67,8 @@ func (r *reader) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, part{Batch: event.Batch{Changes: c.changes(before, r.need), Missing: missing, Incomplete: c.incomplete}})
+	return r.send(ctx, part{Batch: event.Batch{Changes: c.changes(before, r.need), Missing: missing,
+		Incomplete: c.incomplete}})
 }
 
 // await records the transactions that run now. It is called after the slot was created and after
@@ -76,7 +78,8 @@ func (r *reader) refresh(ctx context.Context) error {
 // the same, because the catalog of that position is not the current one.
 func (r *reader) await(ctx context.Context) error {
 	// A snapshot does not suffice: it does not list transactions newer than the last that ended.
-	rows, err := r.server.ask(ctx, "SELECT transactionid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted")
+	rows, err := r.server.ask(ctx,
+		"SELECT transactionid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted")
 	if err != nil {
 		return err
 	}

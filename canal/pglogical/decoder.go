@@ -57,7 +57,8 @@ type pending struct {
 func (p *pending) count() int { return len(p.changes) + len(p.messages) }
 
 func newDecoder(c *catalog, server *session, need event.Need) decoder {
-	d := decoder{needed: need.Tables, prefixes: need.Messages, log: slog.New(slog.DiscardHandler), types: types{server: server}}
+	d := decoder{needed: need.Tables, prefixes: need.Messages, log: slog.New(slog.DiscardHandler),
+		types: types{server: server}}
 	d.setCatalog(c)
 	return d
 }
@@ -276,7 +277,8 @@ func (d *decoder) message(m *pglogrepl.LogicalDecodingMessage) {
 // arrived, it warns: the namespace may be misspelt, so that all items are lost.
 func (d *decoder) logSkipped(prefix string) {
 	namespace, ok := logitem.Namespace(prefix)
-	if !ok || slices.Contains(d.prefixes, prefix) || slices.Contains(d.skipped, namespace) || len(d.skipped) == maxSkipped {
+	if !ok || slices.Contains(d.prefixes, prefix) || slices.Contains(d.skipped, namespace) ||
+		len(d.skipped) == maxSkipped {
 		return
 	}
 	d.skipped = append(d.skipped, namespace)
@@ -284,7 +286,9 @@ func (d *decoder) logSkipped(prefix string) {
 	if !d.received {
 		level = slog.LevelWarn
 	}
-	d.log.Log(context.Background(), level, "pglogical: skipping the items of another outbox; compare the namespaces of BindOutbox and NewOutbox", "namespace", namespace)
+	d.log.Log(context.Background(), level,
+		"pglogical: skipping the items of another outbox; compare the namespaces of BindOutbox and NewOutbox",
+		"namespace", namespace)
 }
 
 // unreadable adds a Replace of the tables of a relation.
@@ -313,7 +317,8 @@ func (d *decoder) truncate(m *pglogrepl.TruncateMessage) {
 // wholeTable adds a change of all rows of a table, unless the changes have it.
 func (d *decoder) wholeTable(t event.Table, kind event.Kind) {
 	c := event.Change{Schema: t.Schema, Table: t.Name, Kind: kind, Time: d.time}
-	if !slices.ContainsFunc(d.changes, func(o event.Change) bool { return o.Table == c.Table && o.Schema == c.Schema && o.Kind == c.Kind }) {
+	if !slices.ContainsFunc(d.changes,
+		func(o event.Change) bool { return o.Table == c.Table && o.Schema == c.Schema && o.Kind == c.Kind }) {
 		d.changes = append(d.changes, c)
 		d.bytes += 200
 	}

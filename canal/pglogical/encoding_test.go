@@ -48,10 +48,13 @@ func TestTextsThatTheServerCannotConvert(t *testing.T) {
 	} {
 		t.Run(c.encoding, func(t *testing.T) {
 			x := inEncoding(t, c.encoding)
-			x.Do("CREATE TABLE users (id INT PRIMARY KEY, name TEXT)", "CREATE TABLE other (id INT PRIMARY KEY, name TEXT)")
-			l := x.Listen(x.source(func(o *Options) { o.ConnString = x.dsnOf(x.name) }), x.Need([]string{"users", "id"}))
+			x.Do("CREATE TABLE users (id INT PRIMARY KEY, name TEXT)",
+				"CREATE TABLE other (id INT PRIMARY KEY, name TEXT)")
+			l := x.Listen(x.source(func(o *Options) { o.ConnString = x.dsnOf(x.name) }),
+				x.Need([]string{"users", "id"}))
 			insert := func(table string, id int, text string) {
-				x.Do(fmt.Sprintf("INSERT INTO %s VALUES (%d, convert_from(%s::bytea, '%s'))", table, id, text, c.encoding))
+				x.Do(fmt.Sprintf("INSERT INTO %s VALUES (%d, convert_from(%s::bytea, '%s'))", table, id, text,
+					c.encoding))
 			}
 			n := 0
 			if c.unreadable != "" {

@@ -48,8 +48,10 @@ func (s *Source) explain(err error) error {
 	case code == codePrivilege, code == codeNoDatabase:
 		return setup("%w", err)
 	case code == codeProtocol && !s.connected.Load():
-		return setup("the address leads to a proxy such as PgBouncer: Options.ConnString must name the server itself: %w", err)
-	case code != "" && code[:2] == "28" && !s.connected.Load(): // the password is wrong, or pg_hba.conf rejects the user
+		return setup("the address leads to a proxy such as PgBouncer: Options.ConnString must name the server "+
+			"itself: %w", err)
+	case code != "" && code[:2] == "28" && !s.connected.Load():
+		// the password is wrong, or pg_hba.conf rejects the user
 		return setup("%w", err)
 	}
 	return err
@@ -66,21 +68,28 @@ func (s *Source) explainReplication(err error) error {
 	switch codeOf(err) {
 	case codePrivilege:
 		user := pgx.Identifier{s.config.User}.Sanitize()
-		return setup("the user %q needs the attribute REPLICATION: ALTER ROLE %s REPLICATION; on Amazon RDS GRANT rds_replication TO %s: %w", s.config.User, user, user, err)
+		return setup("the user %q needs the attribute REPLICATION: ALTER ROLE %s REPLICATION; on Amazon RDS GRANT "+
+			"rds_replication TO %s: %w", s.config.User, user, user, err)
 	case codeConnections:
-		return fmt.Errorf("the server accepts no further replication connection: raise max_wal_senders or max_connections: %w", err)
+		return fmt.Errorf("the server accepts no further replication connection: raise max_wal_senders or "+
+			"max_connections: %w", err)
 	case codeLimit:
-		return setup("the server has no room for the slot %s: raise max_replication_slots, or drop a slot that is not used: %w", o.Slot, err)
+		return setup("the server has no room for the slot %s: raise max_replication_slots, or drop a slot that is "+
+			"not used: %w", o.Slot, err)
 	case codeObjectInUse:
-		return fmt.Errorf("another process reads the slot %s; if it has died, the server releases the slot after Options.Timeout of that process: %w", o.Slot, err)
+		return fmt.Errorf("another process reads the slot %s; if it has died, the server releases the slot after "+
+			"Options.Timeout of that process: %w", o.Slot, err)
 	case codeObjectNotInState:
 		return lost("the slot %s: %w", o.Slot, err)
 	case codeUndefined:
-		if s.resumed.Load() { // the slot belongs to this Source: the next Run creates it again, when there is a publication
+		if s.resumed.Load() {
+			// the slot belongs to this Source: the next Run creates it again, when there is a
+			// publication
 			s.unreadable.Store(true)
 			return fmt.Errorf("the publication %s was dropped, or created again: %w", o.Publication, err)
 		}
-		return setup("the slot %s is older than the publication %s, so that its changes cannot be read: SELECT pg_drop_replication_slot('%s'), and the Source creates it again: %w", o.Slot, o.Publication, o.Slot, err)
+		return setup("the slot %s is older than the publication %s, so that its changes cannot be read: SELECT "+
+			"pg_drop_replication_slot('%s'), and the Source creates it again: %w", o.Slot, o.Publication, o.Slot, err)
 	}
 	return s.explain(err)
 }

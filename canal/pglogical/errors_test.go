@@ -18,7 +18,8 @@ func TestErrorsOfQueries(t *testing.T) {
 	x.Check(err)
 	defer closeNow(conn)
 	x.Do("CREATE SEQUENCE n")
-	for statement, code := range map[string]string{"SELECT currval('n')": codeObjectNotInState, "ALTER ROLE nobody_has_this_name SUPERUSER": codeUndefined} {
+	for statement, code := range map[string]string{"SELECT currval('n')": codeObjectNotInState,
+		"ALTER ROLE nobody_has_this_name SUPERUSER": codeUndefined} {
 		_, err = (&session{timeout: time.Minute, conn: conn}).ask(t.Context(), statement)
 		if codeOf(err) != code {
 			t.Fatalf("%s: %v", statement, err)
@@ -26,7 +27,8 @@ func TestErrorsOfQueries(t *testing.T) {
 		if got := s.explainReplication(err); errors.Is(got, canal.ErrPositionLost) || errors.Is(got, canal.ErrSetup) {
 			t.Errorf("%s: %v", statement, got)
 		}
-		if got := s.explainReplication(&pgconn.PgError{Code: code}); !errors.Is(got, canal.ErrPositionLost) && !errors.Is(got, canal.ErrSetup) {
+		if got := s.explainReplication(&pgconn.PgError{Code: code}); !errors.Is(got, canal.ErrPositionLost) &&
+			!errors.Is(got, canal.ErrSetup) {
 			t.Errorf("%s on the replication connection: %v", statement, got)
 		}
 	}

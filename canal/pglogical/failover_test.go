@@ -23,8 +23,11 @@ func TestTakeover(t *testing.T) {
 		t.Cleanup(p.Close)
 		locker, err := lock.NewRedis(p.Redis, &lock.Options{TTL: testenv.Hang})
 		x.Check(err)
-		c, err = canal.NewConsumer(p.Cache, x.source(func(o *Options) { o.Logger = slog.New(slog.DiscardHandler) }), canal.NewFileCheckpoint(checkpoint),
-			[]canal.Binding{canal.Bind(p.ByID[0], "public", "users", canal.IntColumn[int64]("id"))}, &canal.Options{Locker: locker, SaveEvery: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		c, err = canal.NewConsumer(p.Cache, x.source(func(o *Options) { o.Logger = slog.New(slog.DiscardHandler) }),
+			canal.NewFileCheckpoint(checkpoint),
+			[]canal.Binding{canal.Bind(p.ByID[0], "public", "users",
+				canal.IntColumn[int64]("id"))}, &canal.Options{Locker: locker, SaveEvery: 10 * time.Millisecond,
+				Logger: slog.New(slog.DiscardHandler)})
 		x.Check(err)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)

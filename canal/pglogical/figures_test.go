@@ -33,7 +33,8 @@ func (w *world) process() *sourcetest.Process {
 	p, err := newProcess(w.server.DSN(w.T), testenv.SharedRedis(w).Addr)
 	w.Check(err)
 	w.Cleanup(p.Close)
-	w.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)", "ALTER TABLE users REPLICA IDENTITY FULL")
+	w.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)",
+		"ALTER TABLE users REPLICA IDENTITY FULL")
 	return p
 }
 
@@ -50,7 +51,8 @@ func TestBacklog(t *testing.T) {
 	from := l.Positions()[0]
 	l.Stop()
 	for wrote := 0; wrote < changes; wrote += rows {
-		x.Do("DO $$BEGIN FOR i IN 0..999 LOOP UPDATE users SET n = n + 1 WHERE id BETWEEN i * 10 AND i * 10 + 9; COMMIT; END LOOP; END$$")
+		x.Do("DO $$BEGIN FOR i IN 0..999 LOOP UPDATE users SET n = n + 1 WHERE id BETWEEN i * 10 AND i * 10 + 9; " +
+			"COMMIT; END LOOP; END$$")
 	}
 	var ratios []float64
 	for range testenv.AtSize(1, 3) {
@@ -61,7 +63,8 @@ func TestBacklog(t *testing.T) {
 		count.Until("all is read", func() bool { return count.Count() >= changes })
 		source := time.Since(began)
 		count.Stop()
-		t.Logf("%d changes: bare pglogrepl %.0f/s, the Source %.0f/s", changes, float64(changes)/bare.Seconds(), float64(changes)/source.Seconds())
+		t.Logf("%d changes: bare pglogrepl %.0f/s, the Source %.0f/s", changes, float64(changes)/bare.Seconds(),
+			float64(changes)/source.Seconds())
 		ratios = append(ratios, bare.Seconds()/source.Seconds())
 	}
 	began := time.Now()
@@ -112,7 +115,8 @@ func TestGiantTransaction(t *testing.T) {
 	p := x.process()
 	c := x.consume(p, t.TempDir()+"/position")
 	rows := testenv.AtSize(50_000, 300_000)
-	x.GiantTransaction(c, rows, fmt.Sprintf("INSERT INTO users SELECT n, repeat('x', 150) || n, 0 FROM generate_series(1, %d) n", rows))
+	x.GiantTransaction(c, rows,
+		fmt.Sprintf("INSERT INTO users SELECT n, repeat('x', 150) || n, 0 FROM generate_series(1, %d) n", rows))
 }
 
 // While the Consumer does not accept anything, the server does not close the connection.
@@ -124,7 +128,8 @@ func TestBusyConsumer(t *testing.T) {
 	batches, done := make(chan event.Batch), make(chan error, 1)
 	go func() { done <- s.Run(ctx, x.Need([]string{"users", "id"}), batches) }()
 	<-batches
-	x.Do("INSERT INTO users SELECT n, repeat('x', 1000) FROM generate_series(1, 100000) n") // more than fits into buffers
+	// more than fits into buffers
+	x.Do("INSERT INTO users SELECT n, repeat('x', 1000) FROM generate_series(1, 100000) n")
 	select {
 	case err := <-done:
 		t.Fatal(err)
@@ -148,7 +153,8 @@ func TestBusyConsumer(t *testing.T) {
 // The time to read the catalog does not grow with the square of the number of partitions.
 func TestCatalogOfManyPartitions(t *testing.T) {
 	x := own(t, "max_locks_per_transaction=1000")
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)", "DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)",
+		"DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
 	conn, err := x.source().connect(t.Context())
 	x.Check(err)
 	defer closeNow(conn)

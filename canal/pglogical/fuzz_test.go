@@ -32,9 +32,11 @@ func message(parts ...any) (b []byte) {
 
 var (
 	beginMessage    = message(byte('B'), uint64(1), uint64(2), uint32(3))
-	relationMessage = message(byte('R'), uint32(1), "public", "users", byte('d'), uint16(2), byte(1), "id", uint32(23), uint32(0), byte(0), "doc", uint32(25), uint32(0))
-	insertMessage   = message(byte('I'), uint32(1), byte('N'), uint16(2), byte('t'), []byte("1"), byte('n'))
-	updateMessage   = message(byte('U'), uint32(1), byte('K'), uint16(2), byte('t'), []byte("1"), byte('n'), byte('N'), uint16(2), byte('t'), []byte("2"), byte('u'))
+	relationMessage = message(byte('R'), uint32(1), "public", "users", byte('d'), uint16(2), byte(1), "id", uint32(23),
+		uint32(0), byte(0), "doc", uint32(25), uint32(0))
+	insertMessage = message(byte('I'), uint32(1), byte('N'), uint16(2), byte('t'), []byte("1"), byte('n'))
+	updateMessage = message(byte('U'), uint32(1), byte('K'), uint16(2), byte('t'), []byte("1"), byte('n'), byte('N'),
+		uint16(2), byte('t'), []byte("2"), byte('u'))
 	deleteMessage   = message(byte('D'), uint32(1), byte('K'), uint16(2), byte('t'), []byte("1"), byte('n'))
 	truncateMessage = message(byte('T'), uint32(1), byte(0), uint32(1))
 	commitMessage   = message(byte('C'), byte(0), uint64(1), uint64(2), uint64(3))
@@ -43,13 +45,16 @@ var (
 var inPublic = &sourcetest.World{Schema: "public"}
 
 func usersDecoder() decoder {
-	return newDecoder(&catalog{}, nil, event.Need{Tables: map[event.Table][]string{{Schema: "public", Name: "users"}: {"id"}}})
+	return newDecoder(&catalog{}, nil,
+		event.Need{Tables: map[event.Table][]string{{Schema: "public", Name: "users"}: {"id"}}})
 }
 
 func TestDecoder(t *testing.T) {
 	d := usersDecoder()
-	for _, m := range [][]byte{beginMessage, insertMessage, relationMessage, insertMessage, updateMessage, deleteMessage, truncateMessage, insertMessage[:9], insertMessage[:3],
-		message(byte('I'), uint32(1), byte('N'), uint16(1), byte('t'), []byte("1")), message(byte('I'), uint32(1), byte('N'), uint16(2), byte('t'), []byte("1"), byte('b'), []byte("1"))} {
+	for _, m := range [][]byte{beginMessage, insertMessage, relationMessage, insertMessage, updateMessage,
+		deleteMessage, truncateMessage, insertMessage[:9], insertMessage[:3],
+		message(byte('I'), uint32(1), byte('N'), uint16(1), byte('t'), []byte("1")), message(byte('I'), uint32(1),
+			byte('N'), uint16(2), byte('t'), []byte("1"), byte('b'), []byte("1"))} {
 		if ended, err := d.decode(t.Context(), m); ended != 0 || err != nil {
 			t.Fatal(ended, err)
 		}
@@ -61,7 +66,8 @@ func TestDecoder(t *testing.T) {
 	for _, c := range d.changes {
 		got = append(got, inPublic.Text(c))
 	}
-	want := []string{"insert users: 1 NULL", "update users: 1 ? -> 2 ?", "delete users: 1 ?", "truncate users", "replace users unread", "replace users unread", "replace users unread"}
+	want := []string{"insert users: 1 NULL", "update users: 1 ? -> 2 ?", "delete users: 1 ?", "truncate users",
+		"replace users unread", "replace users unread", "replace users unread"}
 	if len(got) != len(want) {
 		t.Fatalf("%q", got)
 	}
@@ -80,7 +86,8 @@ func TestDecoder(t *testing.T) {
 // For any input, the decoder does not panic. A row of a needed table that was described is a change
 // of that table: no row is lost without a trace.
 func FuzzDecoder(f *testing.F) {
-	for _, m := range [][]byte{beginMessage, relationMessage, insertMessage, updateMessage, deleteMessage, truncateMessage, commitMessage, {}} {
+	for _, m := range [][]byte{beginMessage, relationMessage, insertMessage, updateMessage, deleteMessage,
+		truncateMessage, commitMessage, {}} {
 		f.Add(m)
 		f.Add(m[:len(m)/2])
 	}

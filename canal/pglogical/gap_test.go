@@ -40,11 +40,13 @@ func wantReplaced(l *sourcetest.Listener, n int) {
 // commit of this time, which can wait for a standby, so that other sessions do not see it.
 func TestCommitsWhileTheSlotIsCreated(t *testing.T) {
 	x := own(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "INSERT INTO users VALUES (1, 1)", "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "INSERT INTO users VALUES (1, 1)",
+		"ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
 	testenv.Eventually(x, "it is set", func() bool { return x.Ask("SHOW synchronous_standby_names") == "nobody" })
 	waitsFor := func(xid string) {
 		testenv.Eventually(x, "the slot waits for a transaction", func() bool {
-			return x.Ask("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid = $1", xid) == "1"
+			return x.Ask("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND "+
+				"transactionid = $1", xid) == "1"
 		})
 	}
 	first, xid := x.idle()
@@ -59,7 +61,8 @@ func TestCommitsWhileTheSlotIsCreated(t *testing.T) {
 		_, err := x.DB.Exec("UPDATE users SET n = 2")
 		done <- err
 	}()
-	testenv.Eventually(x, "the commit waits for the standby", func() bool { return x.Ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1" })
+	testenv.Eventually(x, "the commit waits for the standby",
+		func() bool { return x.Ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1" })
 	x.Check(second.Rollback())
 	l.Until("it begins", func() bool { return len(l.Batches()) > 0 })
 	pending := l.Positions()[0]
@@ -85,7 +88,8 @@ func TestCommitsWhileTheSlotIsCreated(t *testing.T) {
 // transaction may be open.
 func TestWritersOfAnAddedTable(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "INSERT INTO users VALUES (1, 1)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "INSERT INTO users VALUES (1, 1)",
+		"DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
 	tx, err := x.DB.Begin() // so that the Source always sees the table in the publication
 	x.Check(err)
@@ -130,6 +134,7 @@ func TestOutboxIsSkippedWhileAWriterRuns(t *testing.T) {
 
 	l = x.Listen(x.source(), both)
 	l.Until("all is replaced", func() bool {
-		return slices.ContainsFunc(l.All(), func(c event.Change) bool { return c.Kind == event.Replace && c.Schema+c.Table == "" })
+		return slices.ContainsFunc(l.All(),
+			func(c event.Change) bool { return c.Kind == event.Replace && c.Schema+c.Table == "" })
 	})
 }

@@ -32,13 +32,15 @@ func TestAdviceOnIdentity(t *testing.T) {
 func TestCreatePublicationOfGeneratedColumns(t *testing.T) {
 	x := ownFrom(t, 18)
 	create := func(o *Options) { o.CreatePublication = true }
-	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "ALTER TABLE users REPLICA IDENTITY FULL",
+	x.Do("DROP PUBLICATION cacheaside",
+		"CREATE TABLE users (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "ALTER TABLE users REPLICA IDENTITY FULL",
 		"CREATE TABLE orders (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2))", "ALTER TABLE orders REPLICA IDENTITY FULL")
 	l := x.Listen(x.source(create), x.Need([]string{"users", "id", "twice"}))
 	x.Do("INSERT INTO users VALUES (1, 1)", "UPDATE users SET n = 2")
 	l.Want("insert users: 1 1 2", "update users: 1 1 2 -> 1 2 4")
 	l.Stop()
-	x.IsSetup(x.Start(x.source(create), x.Need([]string{"users", "id"}, []string{"orders", "id"})).Ended(), "public.orders", "USING INDEX")
+	x.IsSetup(x.Start(x.source(create), x.Need([]string{"users", "id"}, []string{"orders", "id"})).Ended(),
+		"public.orders", "USING INDEX")
 	x.Do("INSERT INTO orders VALUES (1, 1)", "UPDATE orders SET n = 2")
 }
 

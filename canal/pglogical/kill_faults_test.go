@@ -45,7 +45,8 @@ var (
 		return nil
 	}}
 	swapped = fault{name: "the table replaced", ddl: true, do: func(p *play) func() {
-		p.alter("LOCK TABLE users", "CREATE TABLE users_new (n BIGINT, email TEXT NOT NULL UNIQUE, note TEXT, id BIGINT PRIMARY KEY)", "ALTER TABLE users_new REPLICA IDENTITY FULL",
+		p.alter("LOCK TABLE users",
+			"CREATE TABLE users_new (n BIGINT, email TEXT NOT NULL UNIQUE, note TEXT, id BIGINT PRIMARY KEY)", "ALTER TABLE users_new REPLICA IDENTITY FULL",
 			"INSERT INTO users_new SELECT n + 1000000000, email, note, id FROM users", "DROP TABLE users", "ALTER TABLE users_new RENAME TO users")
 		return nil
 	}}
@@ -58,7 +59,8 @@ var (
 		return nil
 	}}
 	unpublished = fault{name: "changes not published", ddl: true, do: func(p *play) func() {
-		p.alter("LOCK TABLE users IN EXCLUSIVE MODE", "ALTER PUBLICATION cacheaside SET (publish = 'insert')", "UPDATE users SET n = n + 1000000000",
+		p.alter("LOCK TABLE users IN EXCLUSIVE MODE", "ALTER PUBLICATION cacheaside SET (publish = 'insert')",
+			"UPDATE users SET n = n + 1000000000",
 			"ALTER PUBLICATION cacheaside SET (publish = 'insert, update, delete, truncate')")
 		return nil
 	}}

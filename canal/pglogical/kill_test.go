@@ -24,7 +24,8 @@ import (
 func init() { testenv.RegisterChild("pg-consumer", killedConsumer) }
 
 func newProcess(dsn, redisAddr string) (*sourcetest.Process, error) {
-	return sourcetest.Open("pgx", dsn, redisAddr, &cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Second}, "public", "users")
+	return sourcetest.Open("pgx", dsn, redisAddr, &cacheaside.Options{RedisTimeout: testenv.Hang,
+		ReadTimeout: testenv.Hang, MaxStaleness: time.Second}, "public", "users")
 }
 
 func newConsumer(p *sourcetest.Process, dsn, slot, checkpoint string, logger *slog.Logger) (*canal.Consumer, error) {
@@ -32,7 +33,8 @@ func newConsumer(p *sourcetest.Process, dsn, slot, checkpoint string, logger *sl
 	if err != nil {
 		return nil, err
 	}
-	return canal.NewConsumer(p.Cache, s, canal.NewFileCheckpoint(checkpoint), p.Bindings(), &canal.Options{SaveEvery: 50 * time.Millisecond, Logger: logger})
+	return canal.NewConsumer(p.Cache, s, canal.NewFileCheckpoint(checkpoint), p.Bindings(),
+		&canal.Options{SaveEvery: 50 * time.Millisecond, Logger: logger})
 }
 
 // killedConsumer consumes until it is killed, and prints its position.
@@ -70,11 +72,13 @@ type play struct {
 func newPlay(t *testing.T) *play {
 	t.Helper()
 	p := &play{world: own(t, "synchronous_commit=on"), redis: testenv.StartRedis(t)}
-	p.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT, note TEXT)", "ALTER TABLE users REPLICA IDENTITY FULL")
+	p.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT, note TEXT)",
+		"ALTER TABLE users REPLICA IDENTITY FULL")
 	var err error
 	p.cache, err = newProcess(p.server.DSN(t), p.redis.Addr)
 	p.Check(err)
-	p.env = "PLAY=" + strings.Join([]string{p.server.DSN(t), p.redis.Addr, p.name, filepath.Join(t.TempDir(), "position")}, "|")
+	p.env = "PLAY=" + strings.Join([]string{p.server.DSN(t), p.redis.Addr, p.name,
+		filepath.Join(t.TempDir(), "position")}, "|")
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	for range 2 {
@@ -116,8 +120,10 @@ func (p *play) write(r *rand.Rand) {
 		fmt.Sprintf("UPDATE users SET email = '%s', n = %d WHERE id = %d", email(id()), n, id()),
 		fmt.Sprintf("UPDATE users SET id = %d WHERE email = '%s'", id(), email(id())),
 		fmt.Sprintf("DELETE FROM users WHERE id = %d", id()),
-		fmt.Sprintf("BEGIN; UPDATE users SET n = %d WHERE id = %d; SAVEPOINT a; DELETE FROM users WHERE id = %d; ROLLBACK TO a; "+insert+"(%d, '%s', %d) ON CONFLICT DO NOTHING; COMMIT", n, id(), id(), id(), email(id()), n),
-		insert + fmt.Sprintf("(%d, '%s', %d), (%d, '%s', %d) ON CONFLICT DO NOTHING", id(), email(id()), n, id(), email(id()), n),
+		fmt.Sprintf("BEGIN; UPDATE users SET n = %d WHERE id = %d; SAVEPOINT a; DELETE FROM users WHERE id = %d; "+
+			"ROLLBACK TO a; "+insert+"(%d, '%s', %d) ON CONFLICT DO NOTHING; COMMIT", n, id(), id(), id(), email(id()), n),
+		insert + fmt.Sprintf("(%d, '%s', %d), (%d, '%s', %d) ON CONFLICT DO NOTHING", id(), email(id()), n, id(),
+			email(id()), n),
 	}[r.IntN(7)]
 	if _, err := p.DB.Exec(statement); err == nil {
 		p.writes.Add(1)
@@ -168,7 +174,8 @@ func (p *play) act(kills int, faults []fault) (cached float64) {
 	stale, cached, err := p.cache.Stale(p.Context(), blocks)
 	p.Check(err)
 	// The Consumer notices DDL after a while. What it leaves behind is stale for ever.
-	for began := time.Now(); len(stale) > 0 && slices.ContainsFunc(faults, func(f fault) bool { return f.ddl }) && time.Since(began) < testenv.Hang; time.Sleep(tick) {
+	for began := time.Now(); len(stale) > 0 && slices.ContainsFunc(faults, func(f fault) bool { return f.ddl }) &&
+		time.Since(began) < testenv.Hang; time.Sleep(tick) {
 		stale, _, err = p.cache.Stale(p.Context(), blocks)
 		p.Check(err)
 	}
@@ -220,9 +227,11 @@ func TestConsumerIsKilled(t *testing.T) {
 			}
 		}
 		most = max(most, cached)
-		t.Logf("act %d, %q: %d kills, %.2f of the keys cached, %v", i, names, kills, cached, time.Since(began).Round(time.Millisecond))
+		t.Logf("act %d, %q: %d kills, %.2f of the keys cached, %v", i, names, kills, cached,
+			time.Since(began).Round(time.Millisecond))
 	}
-	t.Logf("the consumer was killed %d times; %v; %d statements; %d keys compared in the end", kills*len(all), count, p.writes.Load(), p.cache.Keys(int(p.block.Load())+1))
+	t.Logf("the consumer was killed %d times; %v; %d statements; %d keys compared in the end", kills*len(all), count,
+		p.writes.Load(), p.cache.Keys(int(p.block.Load())+1))
 	if most == 0 {
 		t.Error("nothing was cached: this has shown nothing")
 	}

@@ -18,7 +18,8 @@ import (
 func TestLatency(t *testing.T) {
 	x := own(t)
 	const rows = 2000
-	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)", "ALTER TABLE users REPLICA IDENTITY FULL",
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)",
+		"ALTER TABLE users REPLICA IDENTITY FULL",
 		fmt.Sprintf("INSERT INTO users SELECT n, 'm' || n || '@x', -1 FROM generate_series(0, %d) n", rows-1))
 	redis := testenv.StartRedis(t)
 	open := func() *sourcetest.Process {
@@ -53,7 +54,8 @@ func TestLatency(t *testing.T) {
 	}
 	slices.Sort(late)
 	at := func(q float64) time.Duration { return late[int(q*float64(len(late)-1))].Round(100 * time.Microsecond) }
-	t.Logf("%d changes at %.0f a second: another process serves the new value %v (p50), %v (p99), %v (most) after the commit", changes, float64(changes)/took.Seconds(), at(.5), at(.99), at(1))
+	t.Logf("%d changes at %.0f a second: another process serves the new value %v (p50), %v (p99), %v (most) after "+
+		"the commit", changes, float64(changes)/took.Seconds(), at(.5), at(.99), at(1))
 	if testenv.Accepting && at(.99) > 100*time.Millisecond {
 		t.Error("p99 is above 100 ms")
 	}

@@ -124,21 +124,29 @@ func (o *Outbox) health(ctx context.Context) (own string, err error) {
 	var level, plugin, database, status, reason string
 	var standby, exists bool
 	var version int
-	err = o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text, coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''), current_setting('server_version_num')::int
-		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level, &standby, &exists, &plugin, &database, &own, &status, &reason, &version)
+	err = o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL,
+		coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text,
+		coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''),
+		current_setting('server_version_num')::int
+		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level,
+		&standby, &exists, &plugin, &database, &own, &status, &reason, &version)
 	invalid := whyInvalid(status, reason)
 	switch {
 	case err != nil:
 	case standby:
 		err = errors.New("db is a standby: it must be the primary")
 	case level != "logical":
-		err = fmt.Errorf("wal_level is %s, so that the outbox cannot be read: it must be logical (ALTER SYSTEM SET wal_level = logical, and restart the server)", level)
+		err = fmt.Errorf("wal_level is %s, so that the outbox cannot be read: it must be logical (ALTER SYSTEM SET "+
+			"wal_level = logical, and restart the server)", level)
 	case !exists:
-		err = fmt.Errorf("the slot %s does not exist, so that items are lost: start the Consumer, or, after CREATE PUBLICATION, %s", o.slot, createSlot(o.slot, version))
+		err = fmt.Errorf("the slot %s does not exist, so that items are lost: start the Consumer, or, after CREATE "+
+			"PUBLICATION, %s", o.slot, createSlot(o.slot, version))
 	case plugin != "pgoutput" || database != own:
-		err = fmt.Errorf("the slot %s has the plugin %q and belongs to the database %q, not to %q: set OutboxOptions.Slot to the Options.Slot of the Source", o.slot, plugin, database, own)
+		err = fmt.Errorf("the slot %s has the plugin %q and belongs to the database %q, not to %q: set "+
+			"OutboxOptions.Slot to the Options.Slot of the Source", o.slot, plugin, database, own)
 	case invalid != "":
-		err = fmt.Errorf("the slot %s is invalid, so that items are lost: %s: start the Consumer, which creates the slot again and invalidates everything", o.slot, invalid)
+		err = fmt.Errorf("the slot %s is invalid, so that items are lost: %s: start the Consumer, which creates the "+
+			"slot again and invalidates everything", o.slot, invalid)
 	}
 	return own, err
 }
@@ -173,7 +181,8 @@ func (o *Outbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...cons
 	}
 	written, err := result.RowsAffected()
 	if err == nil && written == 0 {
-		err = fmt.Errorf("the transaction is not in the database %q of the Outbox: create the Writer and the Outbox with the same db", o.database)
+		err = fmt.Errorf("the transaction is not in the database %q of the Outbox: create the Writer and the Outbox "+
+			"with the same db", o.database)
 	}
 	return failed("put", err)
 }
@@ -183,7 +192,8 @@ func (o *Outbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...cons
 func (o *Outbox) Put(ctx context.Context, items ...consistency.Item) error {
 	for i := range items {
 		if items[i].After > 0 {
-			return failed("put", fmt.Errorf("%v: Item.After %v: the log cannot delay an item", items[i].Key, items[i].After))
+			return failed("put", fmt.Errorf("%v: Item.After %v: the log cannot delay an item", items[i].Key,
+				items[i].After))
 		}
 	}
 	return o.PutIn(ctx, o.db, items...)
@@ -197,9 +207,11 @@ func encode(items []consistency.Item) ([][]byte, error) {
 		case err != nil:
 			return nil, err
 		case item.Again > 0:
-			return nil, fmt.Errorf("%v: Item.Again %v: the log cannot repeat an item: do not set Options.DoubleDelete", item.Key, item.Again)
+			return nil, fmt.Errorf("%v: Item.Again %v: the log cannot repeat an item: do not set Options.DoubleDelete",
+				item.Key, item.Again)
 		case item.Reload:
-			return nil, fmt.Errorf("%v: Item.Reload: a Consumer does not reload keys: do not set Options.Reload", item.Key)
+			return nil, fmt.Errorf("%v: Item.Reload: a Consumer does not reload keys: do not set Options.Reload",
+				item.Key)
 		}
 		encoded[i] = logitem.Item{Key: item.Key, Admit: item.Admit}
 	}

@@ -72,10 +72,13 @@ func TestOutboxCost(t *testing.T) {
 			}
 			slices.Sort(ratios)
 			slices.Sort(w.took)
-			t.Logf("%s: %.2f times the bare transaction, %v; %d bytes of log", w.name, ratios[rounds/2], w.took[rounds/2], w.log/int64(rounds*each))
+			t.Logf("%s: %.2f times the bare transaction, %v; %d bytes of log", w.name, ratios[rounds/2],
+				w.took[rounds/2], w.log/int64(rounds*each))
 		}
 	}
-	t.Logf("the table and its indexes: %s bytes, %s dead rows", o.Ask("SELECT pg_total_relation_size('cacheaside_outbox')"), o.Ask("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'cacheaside_outbox'"))
+	t.Logf("the table and its indexes: %s bytes, %s dead rows",
+		o.Ask("SELECT pg_total_relation_size('cacheaside_outbox')"), o.Ask(
+			"SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'cacheaside_outbox'"))
 }
 
 // way is one way to write.

@@ -71,7 +71,8 @@ func killedWriter() {
 		err := w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 			var was string
 			_ = tx.GetContext(ctx, &was, "SELECT email FROM users WHERE id = $1 FOR UPDATE", id)
-			_, err := tx.ExecContext(ctx, "INSERT INTO users VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET email = $2, n = users.n + 1", id, email, n)
+			_, err := tx.ExecContext(ctx,
+				"INSERT INTO users VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET email = $2, n = users.n + 1", id, email, n)
 			if err == nil && was != "" {
 				err = consistency.Touch(ctx, p.ByEmail[0].Key(was))
 			}
@@ -101,7 +102,8 @@ func TestOutboxWriterIsKilled(t *testing.T) {
 	for n := range kills {
 		block.Store(int64(n))
 		o.reader.Read(n)
-		c := testenv.SpawnChild(t, "pg-outbox-writer", "PLAY="+strings.Join([]string{o.server.DSN(t), o.redis.Addr, o.name, strconv.Itoa(n)}, "|"))
+		c := testenv.SpawnChild(t, "pg-outbox-writer",
+			"PLAY="+strings.Join([]string{o.server.DSN(t), o.redis.Addr, o.name, strconv.Itoa(n)}, "|"))
 		_, err := c.ReadLine(testenv.Hang)
 		o.Check(err)
 		if n%5 == 4 {
@@ -134,5 +136,6 @@ func TestOutboxWriterIsKilled(t *testing.T) {
 		o.Check(err)
 		return len(stale) == 0
 	})
-	t.Logf("killed %d times, %d of them between a commit and its invalidation; %d messages since the Consumer has last started; %d keys compared, %.2f of them cached", kills, between, o.Consumer.Stats().Messages, o.reader.Keys(kills), cached)
+	t.Logf("killed %d times, %d of them between a commit and its invalidation; %d messages since the Consumer has "+
+		"last started; %d keys compared, %.2f of them cached", kills, between, o.Consumer.Stats().Messages, o.reader.Keys(kills), cached)
 }

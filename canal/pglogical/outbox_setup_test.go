@@ -40,7 +40,8 @@ func TestOutboxHealth(t *testing.T) {
 		"lost": {[]string{"max_slot_wal_keep_size=1MB", "max_wal_size=32MB", "min_wal_size=32MB"}, func(x *world) []string {
 			statements := []string{create + "'" + x.name + "', 'pgoutput')"}
 			for range 4 {
-				statements = append(statements, "SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler (n INT)", "INSERT INTO filler VALUES (1)")
+				statements = append(statements, "SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler (n INT)",
+					"INSERT INTO filler VALUES (1)")
 			}
 			return append(statements, "CHECKPOINT")
 		}, []string{"is invalid", "has removed its log", "max_slot_wal_keep_size"}},
@@ -85,7 +86,8 @@ func TestOutboxSlotOfAMigration(t *testing.T) {
 	l.Until("the item", func() bool {
 		return slices.ContainsFunc(l.Batches(), func(b event.Batch) bool { return len(b.Messages) == 1 })
 	})
-	if copied := x.Ask("SELECT coalesce(to_jsonb(s)->>'failover', 'none') FROM pg_replication_slots s WHERE slot_name = $1", x.name); copied != "true" && x.server.Major(t) >= 17 {
+	if copied := x.Ask("SELECT coalesce(to_jsonb(s)->>'failover', 'none') FROM pg_replication_slots s WHERE "+
+		"slot_name = $1", x.name); copied != "true" && x.server.Major(t) >= 17 {
 		t.Errorf("failover is %s", copied)
 	}
 }
@@ -96,7 +98,8 @@ func TestOutboxOfAnotherDatabase(t *testing.T) {
 	t.Run("other", func(t *testing.T) {
 		y := shared(t)
 		y.Do("SELECT pg_create_logical_replication_slot('" + y.name + "', 'pgoutput')")
-		if _, err := NewOutbox(t.Context(), sqlx.NewDb(x.DB, "pgx"), newCache(t), &OutboxOptions{Slot: y.name}); err == nil || !strings.Contains(err.Error(), "belongs to the database") {
+		if _, err := NewOutbox(t.Context(), sqlx.NewDb(x.DB, "pgx"), newCache(t),
+			&OutboxOptions{Slot: y.name}); err == nil || !strings.Contains(err.Error(), "belongs to the database") {
 			t.Error(err)
 		}
 	})
@@ -121,7 +124,8 @@ func TestOutboxOfWriterElsewhere(t *testing.T) {
 			_, err := tx.ExecContext(ctx, "INSERT INTO users VALUES (1)")
 			return err
 		}, item.Key)
-		if err == nil || !strings.Contains(err.Error(), "not in the database \""+x.name+"\"") || strings.Contains(err.Error(), "secret") {
+		if err == nil || !strings.Contains(err.Error(), "not in the database \""+x.name+"\"") ||
+			strings.Contains(err.Error(), "secret") {
 			t.Error(err)
 		}
 		if n := y.Ask("SELECT count(*) FROM users"); n != "0" {
@@ -145,11 +149,17 @@ func TestOutboxArguments(t *testing.T) {
 	other := sqlx.MustOpen("mysql", "user@/none")
 	t.Cleanup(func() { other.Close() })
 	for want, f := range map[string]func() (*Outbox, error){
-		"db is nil":             func() (*Outbox, error) { return NewOutbox(t.Context(), nil, cache, nil) },
-		"cache is nil":          func() (*Outbox, error) { return NewOutbox(t.Context(), db, nil, nil) },
-		"db is a":               func() (*Outbox, error) { return NewOutbox(t.Context(), other, cache, nil) },
-		`Slot "a b"`:            func() (*Outbox, error) { return NewOutbox(t.Context(), db, cache, &OutboxOptions{Slot: "a b"}) },
-		`Namespace "a'b"`:       func() (*Outbox, error) { return NewOutbox(t.Context(), db, cache, &OutboxOptions{Namespace: "a'b"}) },
+		"db is nil":    func() (*Outbox, error) { return NewOutbox(t.Context(), nil, cache, nil) },
+		"cache is nil": func() (*Outbox, error) { return NewOutbox(t.Context(), db, nil, nil) },
+		"db is a":      func() (*Outbox, error) { return NewOutbox(t.Context(), other, cache, nil) },
+		`Slot "a b"`: func() (*Outbox,
+			error) {
+			return NewOutbox(t.Context(), db, cache, &OutboxOptions{Slot: "a b"})
+		},
+		`Namespace "a'b"`: func() (*Outbox,
+			error) {
+			return NewOutbox(t.Context(), db, cache, &OutboxOptions{Namespace: "a'b"})
+		},
 		"the slot cacheaside d": func() (*Outbox, error) { return NewOutbox(t.Context(), db, cache, nil) },
 	} {
 		if _, err := f(); err == nil || !strings.Contains(err.Error(), want) {
@@ -162,12 +172,14 @@ func TestOutboxArguments(t *testing.T) {
 // empty.
 func TestOutboxOfPlainUser(t *testing.T) {
 	x := shared(t)
-	x.Do("SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "DROP ROLE IF EXISTS "+x.name, "CREATE ROLE "+x.name+" LOGIN")
+	x.Do("SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "DROP ROLE IF EXISTS "+x.name,
+		"CREATE ROLE "+x.name+" LOGIN")
 	t.Cleanup(func() { _, _ = x.DB.Exec("DROP ROLE " + x.name) })
 	need := x.Need()
 	need.Messages = []string{"cacheaside:shop"}
 	l := x.Listen(x.source(), need)
-	for n, session := range []string{"", "&default_query_exec_mode=simple_protocol", "&default_query_exec_mode=exec&standard_conforming_strings=off", "&search_path=nowhere&bytea_output=escape", "&client_encoding=LATIN1", "&default_transaction_isolation=serializable"} {
+	for n, session := range []string{"", "&default_query_exec_mode=simple_protocol",
+		"&default_query_exec_mode=exec&standard_conforming_strings=off", "&search_path=nowhere&bytea_output=escape", "&client_encoding=LATIN1", "&default_transaction_isolation=serializable"} {
 		db, err := sqlx.Open("pgx", strings.Replace(x.server.DSN(t), x.server.User+"@", x.name+"@", 1)+session)
 		x.Check(err)
 		t.Cleanup(func() { db.Close() })
@@ -190,7 +202,9 @@ func TestOutboxOfPlainUser(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		box.Wait(ended)
-		if err != nil || err2 != nil || len(items) > 0 || depth != (consistency.Depth{}) || box.Done(t.Context(), consistency.Item{}) != nil || box.Later(t.Context()) != nil || box.Later(t.Context(), consistency.Item{}) == nil {
+		if err != nil || err2 != nil || len(items) > 0 || depth != (consistency.Depth{}) ||
+			box.Done(t.Context(), consistency.Item{}) != nil || box.Later(t.Context()) != nil ||
+			box.Later(t.Context(), consistency.Item{}) == nil {
 			t.Error(items, depth, err, err2)
 		}
 	}
@@ -243,16 +257,23 @@ func TestDecoderOfMessages(t *testing.T) {
 	d.log = slog.New(slog.NewTextHandler(log, nil))
 	long := make([]byte, 1<<20)
 	buffer := append([]byte(nil), messageMessage...)
-	for _, m := range [][]byte{beginMessage, buffer, message(byte('M'), byte(0), uint64(1), "cacheaside:shop", []byte("at once")), otherMessage, otherMessage, message(byte('M'), byte(1), uint64(1), "cacheaside:a b", []byte("other")), message(byte('M'), byte(1), uint64(1), "", []byte{}), message(byte('M'), byte(1), uint64(1), "cacheaside:shop", long)} {
+	for _, m := range [][]byte{beginMessage, buffer,
+		message(byte('M'), byte(0), uint64(1), "cacheaside:shop",
+			[]byte("at once")), otherMessage, otherMessage, message(byte('M'), byte(1), uint64(1), "cacheaside:a b",
+			[]byte("other")), message(byte('M'), byte(1), uint64(1), "", []byte{}), message(byte('M'), byte(1),
+			uint64(1), "cacheaside:shop", long)} {
 		if ended, err := d.decode(t.Context(), m); ended != 0 || err != nil {
 			t.Fatal(ended, err)
 		}
 	}
 	clear(buffer) // as the connection does
-	if len(d.messages) != 2 || d.messages[0].Prefix != "cacheaside:shop" || string(d.messages[0].Content) != "content" || len(d.messages[1].Content) != 256<<10 || d.bytes < 256<<10 || d.count() != 2 {
+	if len(d.messages) != 2 || d.messages[0].Prefix != "cacheaside:shop" ||
+		string(d.messages[0].Content) != "content" || len(d.messages[1].Content) != 256<<10 || d.bytes < 256<<10 ||
+		d.count() != 2 {
 		t.Errorf("%v, %d bytes", d.messages, d.bytes)
 	}
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") || !strings.Contains(got, "namespace=shop2") {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") ||
+		!strings.Contains(got, "namespace=shop2") {
 		t.Errorf("logged: %s", got)
 	}
 	for n := 1; n < len(messageMessage); n++ {
@@ -275,7 +296,8 @@ func TestDecoderWarnsOfAMisspeltNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "namespace=shop2") {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") ||
+		!strings.Contains(got, "namespace=shop2") {
 		t.Errorf("logged: %s", got)
 	}
 }

@@ -38,8 +38,11 @@ type outboxWorld struct {
 // outboxOn returns an outboxWorld whose Writer writes nothing but the outbox: its level is Async.
 func outboxOn(x *world) *outboxWorld {
 	x.Helper()
-	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')")
-	o := &outboxWorld{world: x, redis: testenv.StartRedis(x.T), checkpoint: canal.NewFileCheckpoint(filepath.Join(x.TempDir(), "position")), parked: parking.NewFile(filepath.Join(x.TempDir(), "parked"))}
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)",
+		"SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')")
+	o := &outboxWorld{world: x, redis: testenv.StartRedis(x.T),
+		checkpoint: canal.NewFileCheckpoint(filepath.Join(x.TempDir(),
+			"position")), parked: parking.NewFile(filepath.Join(x.TempDir(), "parked"))}
 	for _, p := range []**sourcetest.Process{&o.writer, &o.reader, &o.consumer} {
 		var err error
 		*p, err = newProcess(x.server.DSN(x.T), o.redis.Addr)
@@ -48,7 +51,8 @@ func outboxOn(x *world) *outboxWorld {
 	}
 	o.box = o.outbox()
 	var err error
-	o.Writer, err = consistency.NewWriter(o.writer.DB, o.writer.Cache, &consistency.Options{Queue: o.box, Level: consistency.Async})
+	o.Writer, err = consistency.NewWriter(o.writer.DB, o.writer.Cache,
+		&consistency.Options{Queue: o.box, Level: consistency.Async})
 	x.Check(err)
 	x.Cleanup(func() { _ = o.Close() })
 	return o
@@ -66,7 +70,9 @@ func (o *outboxWorld) consume(bindings ...canal.Binding) {
 	o.Helper()
 	o.free()
 	var err error
-	o.Consumer, err = canal.NewConsumer(o.consumer.Cache, o.source(), o.checkpoint, append(bindings, canal.BindOutbox("")), &canal.Options{SaveEvery: 10 * time.Millisecond, Parking: o.parked, Logger: slog.New(slog.DiscardHandler)})
+	o.Consumer, err = canal.NewConsumer(o.consumer.Cache, o.source(), o.checkpoint,
+		append(bindings, canal.BindOutbox("")), &canal.Options{SaveEvery: 10 * time.Millisecond, Parking: o.parked,
+			Logger: slog.New(slog.DiscardHandler)})
 	o.Check(err)
 	o.run()
 }
@@ -87,7 +93,8 @@ func (o *outboxWorld) run() {
 		}
 	}
 	o.Cleanup(o.end)
-	testenv.Eventually(o.T, "the Consumer has begun", func() bool { s := c.Stats(); return s.Position != "" && s.Lag >= 0 })
+	testenv.Eventually(o.T, "the Consumer has begun",
+		func() bool { s := c.Stats(); return s.Position != "" && s.Lag >= 0 })
 }
 
 // row returns a row with id as the address, and n.
@@ -200,7 +207,8 @@ func TestOutboxOfTransactions(t *testing.T) {
 	o.serves(o.reader, 3, 0)
 
 	statement := o.statement(o.key(5))
-	o.Do("BEGIN; UPDATE users SET n = 3 WHERE id = 5; "+statement+"; PREPARE TRANSACTION 'a'", "BEGIN; "+statement+"; PREPARE TRANSACTION 'b'")
+	o.Do("BEGIN; UPDATE users SET n = 3 WHERE id = 5; "+statement+"; PREPARE TRANSACTION 'a'",
+		"BEGIN; "+statement+"; PREPARE TRANSACTION 'b'")
 	o.Check(o.Update(ctx, set(1, 3), o.key(1)))
 	o.becomes(1, 3)
 	o.serves(o.reader, 5, 0)
@@ -249,7 +257,9 @@ func TestOutboxOfOthers(t *testing.T) {
 	o.cache(1)
 	o.Do("UPDATE users SET n = 1")
 	statement := o.statement(o.key(1))
-	o.Do("SELECT pg_logical_emit_message(true, 'other', 'x')", strings.ReplaceAll(statement, o.box.prefix, o.box.prefix+"2"), strings.ReplaceAll(statement, "true", "false"), "BEGIN; "+strings.ReplaceAll(statement, "true", "false")+"; ROLLBACK")
+	o.Do("SELECT pg_logical_emit_message(true, 'other', 'x')",
+		strings.ReplaceAll(statement, o.box.prefix, o.box.prefix+"2"), strings.ReplaceAll(statement, "true",
+			"false"), "BEGIN; "+strings.ReplaceAll(statement, "true", "false")+"; ROLLBACK")
 	o.applied()
 	o.serves(o.reader, 1, 0)
 	if s := o.Consumer.Stats(); s.Messages != 0 {
@@ -263,7 +273,8 @@ func TestOutboxOfOthers(t *testing.T) {
 		o.Check(o.writer.ByID[0].Invalidate(o.Context(), 1))
 		o.becomes(1, 0)
 		o.Do("UPDATE users SET n = 1")
-		if s := o.Consumer.Stats(); s.Parked != int64(n+1) || s.Misunderstood != s.Parked || strings.Contains(s.LastError.Error(), "secret") {
+		if s := o.Consumer.Stats(); s.Parked != int64(n+1) || s.Misunderstood != s.Parked ||
+			strings.Contains(s.LastError.Error(), "secret") {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -289,9 +300,11 @@ func TestOutboxAfterRestart(t *testing.T) {
 	o.Do(statement)
 	end := o.Ask("SELECT pg_current_wal_flush_lsn()")
 	for range 3 { // statuses
-		last := o.Ask("SELECT reply_time FROM pg_stat_replication WHERE application_name = 'cacheaside' AND pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)", o.name)
+		last := o.Ask("SELECT reply_time FROM pg_stat_replication WHERE application_name = 'cacheaside' AND pid = "+
+			"(SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)", o.name)
 		testenv.Eventually(t, "a status arrives", func() bool {
-			return last != o.Ask("SELECT reply_time FROM pg_stat_replication WHERE application_name = 'cacheaside' AND pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)", o.name)
+			return last != o.Ask("SELECT reply_time FROM pg_stat_replication WHERE application_name = 'cacheaside' "+
+				"AND pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)", o.name)
 		})
 	}
 	if o.Ask("SELECT ($1::pg_lsn < $2::pg_lsn)::text", confirmed(), end) != "true" {
@@ -322,7 +335,8 @@ func TestOutboxWithoutSlot(t *testing.T) {
 	for id := range int64(3) {
 		o.Check(o.Update(o.Context(), set(id, 1), o.key(id)))
 	}
-	if err := o.box.Health(o.Context()); err == nil || !strings.Contains(err.Error(), "the slot "+o.name+" does not exist") {
+	if err := o.box.Health(o.Context()); err == nil ||
+		!strings.Contains(err.Error(), "the slot "+o.name+" does not exist") {
 		t.Error(err)
 	}
 	o.consume()
@@ -384,10 +398,12 @@ func TestOutboxAtEachLevel(t *testing.T) {
 		}
 	}
 	const permits = "Inline: Options.Queue cannot delay items: it permits Async, Outbox and Strict"
-	if err := o.At(consistency.Inline).Update(ctx, set(1, 100), o.key(1)); err == nil || !strings.Contains(err.Error(), permits) {
+	if err := o.At(consistency.Inline).Update(ctx, set(1, 100), o.key(1)); err == nil ||
+		!strings.Contains(err.Error(), permits) {
 		t.Error(err)
 	}
-	if _, err := consistency.NewWriter(o.writer.DB, o.writer.Cache, &consistency.Options{Queue: o.box, Level: consistency.Inline}); err == nil || !strings.Contains(err.Error(), "Options.Level: "+permits) {
+	if _, err := consistency.NewWriter(o.writer.DB, o.writer.Cache, &consistency.Options{Queue: o.box,
+		Level: consistency.Inline}); err == nil || !strings.Contains(err.Error(), "Options.Level: "+permits) {
 		t.Error(err)
 	}
 	for want, options := range map[string]*consistency.Options{
@@ -397,7 +413,8 @@ func TestOutboxAtEachLevel(t *testing.T) {
 		options.Queue = o.box
 		w, err := consistency.NewWriter(o.writer.DB, o.writer.Cache, options)
 		o.Check(err)
-		if err := w.Update(ctx, set(1, 100), o.key(1)); err == nil || !strings.Contains(err.Error(), "Options."+want) || strings.Contains(err.Error(), "100") {
+		if err := w.Update(ctx, set(1, 100), o.key(1)); err == nil || !strings.Contains(err.Error(), "Options."+want) ||
+			strings.Contains(err.Error(), "100") {
 			t.Errorf("%v does not name %s", err, want)
 		}
 		o.Check(w.Close())
@@ -405,7 +422,8 @@ func TestOutboxAtEachLevel(t *testing.T) {
 	if n := o.Ask("SELECT n FROM users"); n != "2" {
 		t.Error("a write without its item was committed:", n)
 	}
-	if err := o.box.Put(ctx, consistency.Item{Key: o.key(1), After: time.Second}); err == nil || !strings.Contains(err.Error(), "Item.After") {
+	if err := o.box.Put(ctx, consistency.Item{Key: o.key(1), After: time.Second}); err == nil ||
+		!strings.Contains(err.Error(), "Item.After") {
 		t.Error(err)
 	}
 	o.Do("UPDATE users SET n = 9")
@@ -423,7 +441,8 @@ func TestOutboxStrict(t *testing.T) {
 	o.consume()
 	o.cache(1)
 	ctx := o.Context()
-	p, err := sourcetest.Open("pgx", o.server.DSN(t), o.redis.Addr, &cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Second, StrictWrites: true}, "public", "users")
+	p, err := sourcetest.Open("pgx", o.server.DSN(t), o.redis.Addr, &cacheaside.Options{RedisTimeout: testenv.Hang,
+		ReadTimeout: testenv.Hang, MaxStaleness: time.Second, StrictWrites: true}, "public", "users")
 	o.Check(err)
 	t.Cleanup(p.Close)
 	w, err := consistency.NewWriter(p.DB, p.Cache, &consistency.Options{Queue: o.box, Level: consistency.Strict})

@@ -69,7 +69,8 @@ func (p position) follows(end position, history string) error {
 	case p.database != end.database:
 		return lost("it belongs to the database %.70q, and this is %q", p.database, end.database)
 	case p.timeline > end.timeline:
-		return lost("it is on timeline %d, and the server is on %d: the server was restored from a backup", p.timeline, end.timeline)
+		return lost("it is on timeline %d, and the server is on %d: the server was restored from a backup", p.timeline,
+			end.timeline)
 	case p.timeline == end.timeline && p.lsn > end.lsn:
 		return lost("it is %s, and the log ends at %s: the server was restored from a backup", p.lsn, end.lsn)
 	case p.timeline == end.timeline:
@@ -80,7 +81,8 @@ func (p position) follows(end position, history string) error {
 		return lost("the server is on timeline %d: %w", end.timeline, err)
 	}
 	if p.lsn > left {
-		return lost("it is %s on timeline %d, which the server left at %s: the new primary lacks transactions of the former one", p.lsn, p.timeline, left)
+		return lost("it is %s on timeline %d, which the server left at %s: the new primary lacks transactions of the "+
+			"former one", p.lsn, p.timeline, left)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ func TestPositionText(t *testing.T) {
 	if q, err := parse(p.text()); q != p || err != nil {
 		t.Error(q, err)
 	}
-	for _, text := range []event.Position{"", "mysql:1", "postgresql:", "postgresql:7:x:1/2:abc:db", "postgresql:7:0:1/2:abc:db", "postgresql:7:1:1/2x:abc:db", "postgresql:7:1:12:abc:db", "postgresql:7:1:100000000/2:abc:db"} {
+	for _, text := range []event.Position{"", "mysql:1", "postgresql:", "postgresql:7:x:1/2:abc:db",
+		"postgresql:7:0:1/2:abc:db", "postgresql:7:1:1/2x:abc:db", "postgresql:7:1:12:abc:db", "postgresql:7:1:100000000/2:abc:db"} {
 		if _, err := parse(text); !errors.Is(err, canal.ErrPositionLost) {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -49,7 +50,8 @@ func TestHistory(t *testing.T) {
 		"lost in the second":  {at("a", 2, 0x21), at("a", 3, 0x30), true},
 		"an unknown timeline": {at("a", 7, 1), at("a", 9, 0x30), true},
 	} {
-		if err := c.from.follows(c.end, history); errors.Is(err, canal.ErrPositionLost) != c.lost || !c.lost && err != nil {
+		if err := c.from.follows(c.end, history); errors.Is(err, canal.ErrPositionLost) != c.lost || !c.lost &&
+			err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -141,7 +143,8 @@ func TestResume(t *testing.T) {
 	l.Stop()
 
 	need.From = begin // the server has discarded what follows it
-	if err := x.Start(s, need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), x.name) {
+	if err := x.Start(s, need).Ended(); !errors.Is(err, canal.ErrPositionLost) ||
+		!strings.Contains(err.Error(), x.name) {
 		t.Error(err)
 	}
 }
@@ -171,7 +174,8 @@ func TestLostPositions(t *testing.T) {
 	}
 	need.From = good
 	x.dropSlot()
-	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "does not exist") {
+	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) ||
+		!strings.Contains(err.Error(), "does not exist") {
 		t.Error(err)
 	}
 	need.From = ""
@@ -192,7 +196,8 @@ func TestInvalidatedSlot(t *testing.T) {
 		x.Do("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))", "SELECT pg_switch_wal()", "CHECKPOINT")
 		return x.Ask("SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1", x.name) == "lost"
 	})
-	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "max_slot_wal_keep_size") {
+	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) ||
+		!strings.Contains(err.Error(), "max_slot_wal_keep_size") {
 		t.Error(err)
 	}
 	need.From = ""
@@ -209,12 +214,15 @@ func TestIdleSlot(t *testing.T) {
 	need.From = saved(x.Listen(x.source(), need))
 	testenv.Eventually(x, "the slot is invalid", func() bool {
 		x.Do("CHECKPOINT")
-		return x.Ask("SELECT coalesce(invalidation_reason, '') FROM pg_replication_slots WHERE slot_name = $1", x.name) == "idle_timeout"
+		return x.Ask("SELECT coalesce(invalidation_reason, '') FROM pg_replication_slots WHERE slot_name = $1",
+			x.name) == "idle_timeout"
 	})
-	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "idle_replication_slot_timeout") {
+	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) ||
+		!strings.Contains(err.Error(), "idle_replication_slot_timeout") {
 		t.Error(err)
 	}
-	if _, err := NewOutbox(t.Context(), sqlx.NewDb(x.DB, "pgx"), newCache(t), &OutboxOptions{Slot: x.name}); err == nil || !strings.Contains(err.Error(), "idle_replication_slot_timeout") {
+	if _, err := NewOutbox(t.Context(), sqlx.NewDb(x.DB, "pgx"), newCache(t),
+		&OutboxOptions{Slot: x.name}); err == nil || !strings.Contains(err.Error(), "idle_replication_slot_timeout") {
 		t.Error(err)
 	}
 	need.From = ""
@@ -230,7 +238,8 @@ func TestSlotInUse(t *testing.T) {
 	need := x.Need([]string{"users", "id"})
 	l := x.Listen(x.source(), need)
 	err := x.World.Start(x.source(), need).Ended()
-	if errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "another process reads the slot "+x.name) {
+	if errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) ||
+		!strings.Contains(err.Error(), "another process reads the slot "+x.name) {
 		t.Error(err)
 	}
 	l.Stop()

@@ -44,7 +44,8 @@ func failsOverUnderLoad(p *pair, lost int64) {
 				_, _ = p.DB.ExecContext(ctx, [...]string{
 					fmt.Sprintf("UPDATE users SET n = n + 1 WHERE id = %d", id),
 					fmt.Sprintf("DELETE FROM users WHERE id = %d", id),
-					fmt.Sprintf("INSERT INTO users VALUES (%d, '%s', %d) ON CONFLICT DO NOTHING", id, sourcetest.Email(id), rand.Int32()),
+					fmt.Sprintf("INSERT INTO users VALUES (%d, '%s', %d) ON CONFLICT DO NOTHING", id,
+						sourcetest.Email(id), rand.Int32()),
 				}[rand.IntN(3)])
 				time.Sleep(rand.N(4 * time.Millisecond))
 			}

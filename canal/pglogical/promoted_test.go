@@ -48,7 +48,8 @@ func newPair(t *testing.T, primary *testenv.Postgres, standby ...string) *pair {
 	p.Process, err = newProcess(p.dsn(), testenv.StartRedis(t).Addr)
 	p.check(err)
 	t.Cleanup(p.Process.Close)
-	p.do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)", "ALTER TABLE users REPLICA IDENTITY FULL", "CREATE PUBLICATION cacheaside FOR TABLE users")
+	p.do("CREATE TABLE users (id BIGINT PRIMARY KEY, email TEXT NOT NULL UNIQUE, n BIGINT)",
+		"ALTER TABLE users REPLICA IDENTITY FULL", "CREATE PUBLICATION cacheaside FOR TABLE users")
 	for _, id := range sourcetest.IDs(0) {
 		p.do(fmt.Sprintf("INSERT INTO users VALUES (%d, '%s', 0)", id, sourcetest.Email(id)))
 	}
@@ -106,7 +107,8 @@ func (p *pair) replicated() {
 	p.check(p.DB.Get(&end, "SELECT pg_current_wal_flush_lsn()"))
 	testenv.Eventually(p, "the standby has it", func() bool {
 		var has bool
-		p.check(p.DB.Get(&has, "SELECT coalesce(bool_or(replay_lsn >= $1::pg_lsn), false) FROM pg_stat_replication WHERE application_name = 'standby'", end))
+		p.check(p.DB.Get(&has, "SELECT coalesce(bool_or(replay_lsn >= $1::pg_lsn), false) FROM pg_stat_replication "+
+			"WHERE application_name = 'standby'", end))
 		return has
 	})
 }
@@ -124,7 +126,8 @@ func (p *pair) want(c *canal.Consumer, lost int64) {
 	p.Helper()
 	before := c.Stats().Changes
 	testenv.Eventually(p, "it continues on the new primary", func() bool {
-		_, _ = p.DB.Exec("UPDATE users SET n = n + 1 WHERE id = 0") // fails while the pool has connections of the former one
+		// fails while the pool has connections of the former one
+		_, _ = p.DB.Exec("UPDATE users SET n = n + 1 WHERE id = 0")
 		time.Sleep(20 * time.Millisecond)
 		return c.Stats().Changes > before && c.Stats().PositionsLost >= lost
 	})
@@ -182,7 +185,8 @@ func TestPromotedStandbyLacksTransactions(t *testing.T) {
 // withSlots starts a pair whose standby copies the slots.
 func withSlots(t *testing.T) *pair {
 	t.Helper()
-	p := newPair(t, testenv.StartPostgresFrom(t, 17, "synchronized_standby_slots=standby"), "sync_replication_slots=on", "hot_standby_feedback=on")
+	p := newPair(t, testenv.StartPostgresFrom(t, 17, "synchronized_standby_slots=standby"), "sync_replication_slots=on",
+		"hot_standby_feedback=on")
 	p.slots = true
 	return p
 }
@@ -192,7 +196,8 @@ func (p *pair) synchronized() {
 	p.Helper()
 	testenv.Eventually(p, "the standby has the slot", func() bool {
 		p.do("SELECT pg_log_standby_snapshot()")
-		return p.standby.Ask(p, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'cacheaside' AND synced AND NOT temporary AND invalidation_reason IS NULL") == "1"
+		return p.standby.Ask(p, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'cacheaside' AND synced "+
+			"AND NOT temporary AND invalidation_reason IS NULL") == "1"
 	})
 }
 
@@ -207,7 +212,8 @@ func TestFailoverSlot(t *testing.T) {
 	p.replicated()
 	p.failover()
 	c, _ := p.consume()
-	testenv.Eventually(p, "the changes of the former primary arrive", func() bool { return c.Stats().Changes >= sourcetest.BlockRows })
+	testenv.Eventually(p, "the changes of the former primary arrive",
+		func() bool { return c.Stats().Changes >= sourcetest.BlockRows })
 	p.want(c, 0)
 }
 

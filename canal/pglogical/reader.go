@@ -53,7 +53,8 @@ func (r *reader) run(ctx context.Context) error {
 				return err
 			}
 		}
-		m, err := r.conn.ReceiveMessage(context.Background()) // the deadline is r.due; the connection is closed when ctx ends
+		// the deadline is r.due; the connection is closed when ctx ends
+		m, err := r.conn.ReceiveMessage(context.Background())
 		if pgconn.Timeout(err) {
 			if err := r.checkSilence(ctx); err != nil {
 				return err
@@ -152,7 +153,8 @@ func (r *reader) checkSilence(ctx context.Context) error {
 	if silent <= r.source.options.Timeout {
 		return nil
 	}
-	rows, err := r.server.ask(ctx, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $1 AND backend_type = 'walsender'",
+	rows, err := r.server.ask(ctx,
+		"SELECT wait_event_type FROM pg_stat_activity WHERE pid = $1 AND backend_type = 'walsender'",
 		strconv.FormatUint(uint64(r.conn.PID()), 10))
 	if err != nil {
 		return err
@@ -161,7 +163,8 @@ func (r *reader) checkSilence(ctx context.Context) error {
 		return fmt.Errorf("the server has sent nothing for %v", silent.Round(time.Second))
 	}
 	r.received = time.Now()
-	r.log.Warn("pglogical: the server has sent nothing, but its process works: it decodes a large transaction", "silent", silent.Round(time.Second))
+	r.log.Warn("pglogical: the server has sent nothing, but its process works: it decodes a large transaction",
+		"silent", silent.Round(time.Second))
 	return nil
 }
 
@@ -180,7 +183,8 @@ func (r *reader) beat(ctx context.Context) error {
 		return err
 	}
 	if s.awaited != "" {
-		return setup("synchronous_standby_names of the server includes this consumer (its application_name is %s), so that commits wait for it, and it waits for them: name the standbys", s.awaited)
+		return setup("synchronous_standby_names of the server includes this consumer (its application_name is %s), "+
+			"so that commits wait for it, and it waits for them: name the standbys", s.awaited)
 	}
 	r.logEnd, r.logEndAt, r.now = s.logEnd, asked, s.now
 	r.source.retained.Store(s.retained)
@@ -199,7 +203,9 @@ func (r *reader) status(reply bool) error {
 		return err
 	}
 	// A zero WALFlushPosition would be replaced by WALWritePosition, so both are the same.
-	return pglogrepl.SendStandbyStatusUpdate(context.Background(), r.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: r.confirmed, WALFlushPosition: r.confirmed, WALApplyPosition: r.confirmed, ReplyRequested: reply})
+	return pglogrepl.SendStandbyStatusUpdate(context.Background(), r.conn,
+		pglogrepl.StandbyStatusUpdate{WALWritePosition: r.confirmed, WALFlushPosition: r.confirmed,
+			WALApplyPosition: r.confirmed, ReplyRequested: reply})
 }
 
 // send sends a part to the holder. While the Consumer is busy, it continues to send the status:
@@ -250,7 +256,8 @@ func (r *reader) message(ctx context.Context, data []byte) error {
 // flush sends the changes and messages that were read so far. ended reports whether the transaction
 // has ended.
 func (r *reader) flush(ctx context.Context, ended bool) error {
-	p := part{Batch: event.Batch{Changes: r.changes, Messages: r.messages, Time: r.time, Bytes: r.bytes}, xid: r.now.full(r.xid)}
+	p := part{Batch: event.Batch{Changes: r.changes, Messages: r.messages, Time: r.time, Bytes: r.bytes},
+		xid: r.now.full(r.xid)}
 	r.pending, r.rows = pending{}, !ended
 	if ended {
 		p.Position = r.at.text()

@@ -62,7 +62,8 @@ func sameRow(t *testing.T, i int, side string, published, sent event.Row) {
 		p := published.Get(name)
 		switch {
 		case p.Exact() != s.Exact():
-			t.Errorf("change %d, %s: column %s: published %v, exact %v; sent %v, exact %v", i, side, name, p, p.Exact(), s, s.Exact())
+			t.Errorf("change %d, %s: column %s: published %v, exact %v; sent %v, exact %v", i, side, name, p, p.Exact(),
+				s, s.Exact())
 		case !s.IsNull() && slices.Contains(differs, name):
 		case p.Known() != s.Known() || p.IsNull() != s.IsNull() || p.Text() != s.Text():
 			t.Errorf("change %d, %s: column %s: published %v, %q; sent %v, %q", i, side, name, p, p.Text(), s, s.Text())
@@ -77,7 +78,8 @@ func changesOfStatements(x *world) (all []event.Change) {
 	x.Check(err)
 	ddl, rows, _ := strings.Cut(string(statements), "INSERT")
 	x.Do(strings.Split(strings.TrimSpace(ddl), "\n")...)
-	l := x.Listen(x.source(), x.Need([]string{"sales.item", "id"}, []string{"sales.users", "email"}, []string{"sales.docs", "id"}, []string{"sales.whole", "doc"}, []string{"sales.log"}))
+	l := x.Listen(x.source(), x.Need([]string{"sales.item", "id"}, []string{"sales.users", "email"},
+		[]string{"sales.docs", "id"}, []string{"sales.whole", "doc"}, []string{"sales.log"}))
 	x.Do(strings.Split(strings.TrimSpace("INSERT"+rows), "\n")...)
 	l.Until("the table is emptied", func() bool { return counts(l, "truncate sales.item") == 1 })
 	for _, c := range l.All() {

@@ -20,7 +20,8 @@ const (
 
 // checkSettings reads the version of the server. It returns an error if a setting does not suffice.
 func (s *session) checkSettings(ctx context.Context) error {
-	rows, err := s.ask(ctx, `SELECT current_setting('server_version_num'), current_setting('server_version'), pg_is_in_recovery(),
+	rows, err := s.ask(ctx, `SELECT current_setting('server_version_num'), current_setting('server_version'),
+		pg_is_in_recovery(),
 		current_setting('wal_level'), current_setting('max_replication_slots'), current_setting('max_wal_senders')`)
 	if err != nil {
 		return err
@@ -35,7 +36,8 @@ func (s *session) checkSettings(ctx context.Context) error {
 	case r[2] == "t":
 		return errors.New("the server is a standby: Options.ConnString must name the primary")
 	case r[3] != "logical":
-		return setup("wal_level is %s: it must be logical (ALTER SYSTEM SET wal_level = logical, and restart the server)", r[3])
+		return setup("wal_level is %s: it must be logical (ALTER SYSTEM SET wal_level = logical, and restart the "+
+			"server)", r[3])
 	case r[4] == "0":
 		return setup("max_replication_slots is 0: it must have room for a slot")
 	case r[5] == "0":

@@ -31,7 +31,8 @@ func TestPasswordThatChanges(t *testing.T) {
 	l := x.Listen(s, need)
 	x.Do("INSERT INTO users VALUES (1)")
 	l.Want("insert users: 1")
-	x.Do("ALTER ROLE reader PASSWORD 'second'", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader'")
+	x.Do("ALTER ROLE reader PASSWORD 'second'",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader'")
 	if err := l.Ended(); err == nil {
 		t.Fatal("the connection was not cut")
 	}
@@ -65,7 +66,8 @@ func TestSettingsOfTheRole(t *testing.T) {
 		o.CreatePublication = true
 	}), x.Need([]string{"users", "id"}))
 	testenv.Eventually(t, "the creation of the slot waits", func() bool {
-		return x.Ask("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND wait_event_type = 'Lock'") == "1"
+		return x.Ask(
+			"SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND wait_event_type = 'Lock'") == "1"
 	})
 	x.Check(writer.Commit())
 	l.Until("the source reads", func() bool { return len(l.Batches()) > 0 })
@@ -83,7 +85,8 @@ func TestProxyInBetween(t *testing.T) {
 
 // A process that waits for its client, or for something to do, is not busy.
 func TestWaitsForClient(t *testing.T) {
-	for kind, want := range map[string]bool{"": false, "IO": false, "LWLock": false, "Lock": false, "Client": true, "Activity": true} {
+	for kind, want := range map[string]bool{"": false, "IO": false, "LWLock": false, "Lock": false, "Client": true,
+		"Activity": true} {
 		if waitsForClient(kind) != want {
 			t.Errorf("%q: %v", kind, !want)
 		}

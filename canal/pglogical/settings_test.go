@@ -41,7 +41,8 @@ func TestSetup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := shared(t)
-			x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT, n INT NOT NULL UNIQUE, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "CREATE TABLE other (id INT)",
+			x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT, n INT NOT NULL UNIQUE, twice INT GENERATED "+
+				"ALWAYS AS (n * 2) STORED)", "CREATE TABLE other (id INT)",
 				"CREATE TABLE part (id INT PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)", "CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20)")
 			if c.do != "" {
 				x.Do(c.do)
@@ -111,9 +112,13 @@ func TestPrivileges(t *testing.T) {
 	l.Want("insert users: 1")
 	l.Stop()
 	x.Do("DROP PUBLICATION cacheaside")
-	x.IsSetup(x.Start(x.source(as, func(o *Options) { o.CreatePublication = true }), need).Ended(), "Options.CreatePublication", "permission denied")
-	x.IsSetup(x.Start(x.source(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, x.name, "none", 1) }), need).Ended(), "none")
-	x.IsSetup(x.Start(x.source(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, "postgres@", "nobody@", 1) }), need).Ended(), "nobody")
+	x.IsSetup(x.Start(x.source(as, func(o *Options) { o.CreatePublication = true }), need).Ended(),
+		"Options.CreatePublication", "permission denied")
+	x.IsSetup(x.Start(x.source(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, x.name, "none", 1) }),
+		need).Ended(), "none")
+	x.IsSetup(x.Start(x.source(
+		func(o *Options) { o.ConnString = strings.Replace(o.ConnString, "postgres@", "nobody@", 1) }), need).Ended(),
+		"nobody")
 }
 
 // The publication is created if that is wanted, and gets the tables that it lacks, also later.
@@ -131,7 +136,8 @@ func TestCreatePublication(t *testing.T) {
 	x.Do("INSERT INTO orders VALUES (2)")
 	l.Want("insert users: 1", "replace orders", "insert orders: 2")
 	l.Stop()
-	if all := x.Ask("SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables WHERE pubname = $1", name); all != "orders users" {
+	if all := x.Ask("SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables WHERE pubname = "+
+		"$1", name); all != "orders users" {
 		t.Error(all)
 	}
 }
@@ -141,7 +147,8 @@ func TestCreatePublication(t *testing.T) {
 // all keys when it begins without a position.
 func TestSlotOlderThanPublication(t *testing.T) {
 	x := shared(t)
-	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "INSERT INTO users VALUES (1)", "CREATE PUBLICATION cacheaside FOR ALL TABLES")
+	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY)",
+		"SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "INSERT INTO users VALUES (1)", "CREATE PUBLICATION cacheaside FOR ALL TABLES")
 	l := x.Start(x.source(), x.Need([]string{"users", "id"}))
 	if x.server.Major(t) < 18 {
 		x.IsSetup(l.Ended(), "older than the publication", "pg_drop_replication_slot('"+x.name+"')")
@@ -170,10 +177,13 @@ func TestSynchronousStandby(t *testing.T) {
 // Tables that do not exist, or whose changes are not in the log, are reported.
 func TestMissingTables(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE VIEW people AS SELECT id FROM users", "CREATE UNLOGGED TABLE fast (id INT PRIMARY KEY)")
-	l := x.Listen(x.source(), x.Need([]string{"Users", "id"}, []string{"people", "id"}, []string{"fast", "id"}, []string{"later", "id"}))
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE VIEW people AS SELECT id FROM users",
+		"CREATE UNLOGGED TABLE fast (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"Users", "id"}, []string{"people", "id"}, []string{"fast", "id"},
+		[]string{"later", "id"}))
 	missing := l.Batches()[0].Missing
-	for name, want := range map[string]string{"Users": "the database has public.users: table names are case-sensitive", "people": "it is a view: bind the tables that it reads", "fast": "it is UNLOGGED", "later": "the database has no such table"} {
+	for name, want := range map[string]string{"Users": "the database has public.users: table names are case-sensitive",
+		"people": "it is a view: bind the tables that it reads", "fast": "it is UNLOGGED", "later": "the database has no such table"} {
 		if got := missing[x.Table(name)]; !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -191,11 +201,13 @@ func TestOptions(t *testing.T) {
 		"Options.Publication":           {ConnString: "host=x", Publication: strings.Repeat("x", 64)},
 		"Options.Timeout 1ns: at least": {ConnString: "host=x", Timeout: 1},
 	} {
-		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(fmt.Sprint(err), "secret") {
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(fmt.Sprint(err), "secret") {
 			t.Errorf("%v; want %s", err, want)
 		}
 	}
-	for _, s := range []string{"postgres://x:secret@[/", "postgres://u:se/cret@h", "postgres://u:secret#x@h", "postgres://h?password=secret&port=x", `host=h password=sec\ ret port=x`, "host=h password=sec ret", "host=h password='secret"} {
+	for _, s := range []string{"postgres://x:secret@[/", "postgres://u:se/cret@h", "postgres://u:secret#x@h",
+		"postgres://h?password=secret&port=x", `host=h password=sec\ ret port=x`, "host=h password=sec ret", "host=h password='secret"} {
 		_, err := New(Options{ConnString: s})
 		if err == nil || !strings.Contains(err.Error(), "Options.ConnString cannot be read") {
 			t.Errorf("%s: %v", s, err)

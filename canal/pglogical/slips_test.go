@@ -27,14 +27,17 @@ type following struct {
 func (w *world) follow(edit ...func(*Options)) *following {
 	w.Helper()
 	w.Do("INSERT INTO users VALUES (1, 'a@x', 0)")
-	p, err := sourcetest.Open("pgx", w.server.DSN(w.T), testenv.SharedRedis(w.T).Addr, &cacheaside.Options{Prefix: w.name}, "public", "users")
+	p, err := sourcetest.Open("pgx", w.server.DSN(w.T), testenv.SharedRedis(w.T).Addr,
+		&cacheaside.Options{Prefix: w.name}, "public", "users")
 	w.Check(err)
 	f := &following{world: w, Process: p}
-	f.consumer, err = canal.NewConsumer(p.Cache, w.source(edit...), canal.NewFileCheckpoint(filepath.Join(w.TempDir(), "position")), p.Bindings(), &canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.alerts = append(f.alerts, a)
-	}})
+	f.consumer, err = canal.NewConsumer(p.Cache, w.source(edit...),
+		canal.NewFileCheckpoint(filepath.Join(w.TempDir(),
+			"position")), p.Bindings(), &canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.alerts = append(f.alerts, a)
+		}})
 	w.Check(err)
 	w.Cleanup(p.Close)
 	w.Consume(f.consumer) // returns after the first batch: a setup error before that ends Run
@@ -87,7 +90,8 @@ func inOrder(text string, parts []string) bool {
 // and after it are fresh.
 func TestSlips(t *testing.T) {
 	const table = "CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)"
-	const parts = "CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL) PARTITION BY RANGE (id); CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)"
+	const parts = "CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL) PARTITION BY RANGE " +
+		"(id); CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)"
 	const full = "ALTER TABLE users REPLICA IDENTITY FULL"
 	const ofUsers = "DROP PUBLICATION cacheaside; CREATE PUBLICATION cacheaside FOR TABLE users"
 	for name, c := range map[string]struct {
@@ -147,7 +151,8 @@ func TestSlips(t *testing.T) {
 // has its name again, and the other loaders are not affected.
 func TestColumnIsRenamed(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)", "ALTER TABLE users REPLICA IDENTITY FULL")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)",
+		"ALTER TABLE users REPLICA IDENTITY FULL")
 	f := x.follow()
 	f.reads("the row", "0")
 	x.Do("ALTER TABLE users RENAME COLUMN id TO ident")
@@ -163,11 +168,13 @@ func TestColumnIsRenamed(t *testing.T) {
 // TestSlotIsDropped: a Source creates a slot that was dropped while it was not connected.
 func TestSlotIsDropped(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)", "ALTER TABLE users REPLICA IDENTITY FULL")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)",
+		"ALTER TABLE users REPLICA IDENTITY FULL")
 	f := x.follow()
 	f.reads("the row", "0")
 	testenv.Eventually(x, "the slot is dropped", func() bool {
-		x.Do("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '" + x.name + "' AND active")
+		x.Do("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '" + x.name +
+			"' AND active")
 		_, err := x.DB.Exec("SELECT pg_drop_replication_slot('" + x.name + "')")
 		return err == nil
 	})
@@ -181,11 +188,13 @@ func TestSlotIsDropped(t *testing.T) {
 func TestRightsAreRevoked(t *testing.T) {
 	x := shared(t)
 	role := x.name + "_user"
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)", "ALTER TABLE users REPLICA IDENTITY FULL", "CREATE ROLE "+role+" LOGIN REPLICATION")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)",
+		"ALTER TABLE users REPLICA IDENTITY FULL", "CREATE ROLE "+role+" LOGIN REPLICATION")
 	x.Cleanup(func() { x.Do("DROP ROLE " + role) })
 	f := x.follow(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, "postgres@", role+"@", 1) })
 	f.reads("the row", "0")
-	x.Do("ALTER ROLE "+role+" NOREPLICATION", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+role+"'")
+	x.Do("ALTER ROLE "+role+" NOREPLICATION",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+role+"'")
 	grant := `ALTER ROLE "` + role + `" REPLICATION`
 	f.alerted(grant)
 	x.Do("UPDATE users SET n = 7", grant)
@@ -198,7 +207,8 @@ func TestRightsAreRevoked(t *testing.T) {
 // partitioned table, and sends the old rows of the partition's. What it does not send is not known.
 func TestOldRowsOfPartitions(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT) PARTITION BY RANGE (id)", "CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)",
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT) PARTITION BY RANGE (id)",
+		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)",
 		"ALTER TABLE users REPLICA IDENTITY FULL", "ALTER PUBLICATION cacheaside SET (publish_via_partition_root = true)", "INSERT INTO users VALUES (1, 'a')")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
 	x.Do("UPDATE users SET email = 'b'", "UPDATE users SET id = 2", "DELETE FROM users")
@@ -206,7 +216,8 @@ func TestOldRowsOfPartitions(t *testing.T) {
 	x.Do("ALTER TABLE users_1 REPLICA IDENTITY FULL")
 	l.Until("the identity is seen", func() bool { return counts(l, "alter users") == 1 })
 	x.Do("INSERT INTO users VALUES (3, NULL)", "UPDATE users SET email = 'c'", "DELETE FROM users")
-	l.Want("update users: 1 ? -> 1 b", "update users: 1 ? -> 2 b", "delete users: 2 ?", "alter users", "insert users: 3 NULL", "update users: 3 NULL -> 3 c", "delete users: 3 c")
+	l.Want("update users: 1 ? -> 1 b", "update users: 1 ? -> 2 b", "delete users: 2 ?", "alter users",
+		"insert users: 3 NULL", "update users: 3 NULL -> 3 c", "delete users: 3 c")
 }
 
 // TestBitStrings: the text of a bit string is not a number, even if it has only digits.

@@ -27,9 +27,12 @@ type slot struct {
 }
 
 func (s *session) slot(ctx context.Context, name string) (slot, error) {
-	rows, err := s.ask(ctx, `SELECT s.plugin, s.database, s.wal_status, coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.confirmed_flush_lsn,
-		coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), -1)::bigint, pg_current_wal_flush_lsn(), pg_current_snapshot(),
-		s.two_phase, current_setting('synchronous_standby_names'), current_setting('application_name') FROM pg_replication_slots s WHERE s.slot_name = $1`, name)
+	rows, err := s.ask(ctx, `SELECT s.plugin, s.database, s.wal_status,
+		coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.confirmed_flush_lsn,
+		coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), -1)::bigint,
+		pg_current_wal_flush_lsn(), pg_current_snapshot(),
+		s.two_phase, current_setting('synchronous_standby_names'), current_setting('application_name')
+		FROM pg_replication_slots s WHERE s.slot_name = $1`, name)
 	if err != nil || len(rows) == 0 {
 		return slot{retained: -1}, err
 	}
@@ -64,7 +67,8 @@ func whyInvalid(walStatus, reason string) string {
 	case reason == "idle_timeout":
 		return "nothing has read it for longer than idle_replication_slot_timeout"
 	case walStatus == "lost":
-		return strings.TrimSpace("the server has removed its log (wal_status is lost; see max_slot_wal_keep_size) " + reason)
+		return strings.TrimSpace(
+			"the server has removed its log (wal_status is lost; see max_slot_wal_keep_size) " + reason)
 	}
 	return ""
 }
@@ -80,9 +84,13 @@ type decision struct {
 func (s slot) decide(name string, from *position, database string, unreadable bool) (decision, error) {
 	switch {
 	case s.exists && (s.plugin != "pgoutput" || s.database != database):
-		return decision{}, setup("the slot %s has the plugin %q and belongs to the database %q: give another Options.Slot", name, s.plugin, s.database)
+		return decision{}, setup(
+			"the slot %s has the plugin %q and belongs to the database %q: give another Options.Slot", name, s.plugin,
+			s.database)
 	case s.twoPhase:
-		return decision{}, setup("the slot %s has two_phase, so that prepared transactions would not be read: SELECT pg_drop_replication_slot('%s'), and the Source creates another one", name, name)
+		return decision{}, setup(
+			"the slot %s has two_phase, so that prepared transactions would not be read: SELECT "+
+				"pg_drop_replication_slot('%s'), and the Source creates another one", name, name)
 	case from == nil && s.exists && (s.invalid != "" || unreadable):
 		return decision{drop: true, create: true}, nil
 	case from == nil && !s.exists:
@@ -94,15 +102,19 @@ func (s slot) decide(name string, from *position, database string, unreadable bo
 	case s.invalid != "":
 		return decision{}, lost("the slot %s is invalid: %s", name, s.invalid)
 	case unreadable:
-		return decision{}, lost("the slot %s is older than the publication, so that its changes cannot be read: the Source creates it again", name)
+		return decision{}, lost("the slot %s is older than the publication, so that its changes cannot be read: the "+
+			"Source creates it again", name)
 	case s.confirmed > from.lsn:
-		return decision{}, lost("the slot %s has advanced to %s, past the position %s: it was created again, or another consumer has used it", name, s.confirmed, from.lsn)
+		return decision{}, lost("the slot %s has advanced to %s, past the position %s: it was created again, or "+
+			"another consumer has used it", name, s.confirmed, from.lsn)
 	}
 	return decision{start: from.lsn}, nil
 }
 
 // prepare makes a slot ready to read the changes after from, and returns where to start.
-func (s *Source) prepare(ctx context.Context, q *session, conn *pgconn.PgConn, from *position, end position) (pglogrepl.LSN, error) {
+func (s *Source) prepare(
+	ctx context.Context, q *session, conn *pgconn.PgConn, from *position, end position,
+) (pglogrepl.LSN, error) {
 	name := s.options.Slot
 	is, err := q.slot(ctx, name)
 	if err != nil {
@@ -113,13 +125,16 @@ func (s *Source) prepare(ctx context.Context, q *session, conn *pgconn.PgConn, f
 		return d.start, err
 	}
 	if d.drop {
-		s.options.Logger.Warn("pglogical: dropping a slot that cannot be read, and creating it again", "slot", name, "reason", cmp.Or(is.invalid, "it is older than the publication"))
-		if err := pglogrepl.DropReplicationSlot(ctx, conn, quote(name), pglogrepl.DropReplicationSlotOptions{}); err != nil {
+		s.options.Logger.Warn("pglogical: dropping a slot that cannot be read, and creating it again", "slot", name,
+			"reason", cmp.Or(is.invalid, "it is older than the publication"))
+		if err := pglogrepl.DropReplicationSlot(ctx, conn, quote(name),
+			pglogrepl.DropReplicationSlotOptions{}); err != nil {
 			return 0, err
 		}
 	}
 	waits := time.AfterFunc(s.options.Timeout/2, func() {
-		s.options.Logger.Warn("pglogical: creating the slot waits for transactions that are running: look for old ones in pg_stat_activity and pg_prepared_xacts", "slot", name)
+		s.options.Logger.Warn("pglogical: creating the slot waits for transactions that are running: look for old "+
+			"ones in pg_stat_activity and pg_prepared_xacts", "slot", name)
 	})
 	defer waits.Stop()
 	made, err := pglogrepl.ParseCreateReplicationSlot(conn.Exec(ctx, createStatement(name, q.version)))
@@ -154,5 +169,6 @@ func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, at pglogrepl.LS
 	if messages {
 		args = append(args, "messages 'true'")
 	}
-	return pglogrepl.StartReplication(ctx, conn, quote(s.options.Slot), at, pglogrepl.StartReplicationOptions{PluginArgs: args})
+	return pglogrepl.StartReplication(ctx, conn, quote(s.options.Slot), at,
+		pglogrepl.StartReplicationOptions{PluginArgs: args})
 }

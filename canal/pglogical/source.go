@@ -64,7 +64,8 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 		return s.explainReplication(err)
 	}
 	parts := make(chan part)
-	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: confirmed, out: parts, missing: missing, decoder: newDecoder(c, q, need)}
+	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: confirmed, out: parts,
+		missing: missing, decoder: newDecoder(c, q, need)}
 	r.log, r.text = s.options.Logger, newTextDecoder(encoding)
 	g.Go(func() error { return s.explain((&holder{server: q}).run(ctx, parts, deliver)) })
 	g.Go(func() error { return s.explainReplication(r.run(ctx)) })
@@ -73,13 +74,17 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 
 // begin starts replication after a position, or after the position of the slot if need.From is "".
 // confirmed is a position of the slot: the server may have discarded the log before it.
-func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, need event.Need) (at position, confirmed pglogrepl.LSN, err error) {
+func (s *Source) begin(
+	ctx context.Context, q *session, conn *pgconn.PgConn, need event.Need,
+) (at position, confirmed pglogrepl.LSN, err error) {
 	same, err := q.ask(ctx, "SELECT FROM pg_stat_activity WHERE pid = $1", strconv.FormatUint(uint64(conn.PID()), 10))
 	if err != nil {
 		return at, 0, err
 	}
 	if len(same) == 0 {
-		return at, 0, errors.New("two connections have reached two servers: a failover is in progress, or Options.ConnString names several primaries")
+		return at, 0, errors.New(
+			"two connections have reached two servers: a failover is in progress, or Options.ConnString names " +
+				"several primaries")
 	}
 	end, err := identify(ctx, conn)
 	if err != nil {

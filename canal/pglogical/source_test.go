@@ -13,18 +13,22 @@ import (
 // The old row has the columns of the replica identity. A key that changes arrives with the old one.
 func TestRows(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT, n INT)", "CREATE TABLE whole (LIKE users INCLUDING ALL)", "ALTER TABLE whole REPLICA IDENTITY FULL")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT, n INT)", "CREATE TABLE whole (LIKE users INCLUDING ALL)",
+		"ALTER TABLE whole REPLICA IDENTITY FULL")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}, []string{"whole", "id"}))
-	x.Do("INSERT INTO users VALUES (1, 'a', 1), (2, NULL, 2)", "UPDATE users SET email = 'b' WHERE id = 1", "UPDATE users SET id = 3 WHERE id = 1", "DELETE FROM users WHERE id = 2",
+	x.Do("INSERT INTO users VALUES (1, 'a', 1), (2, NULL, 2)", "UPDATE users SET email = 'b' WHERE id = 1",
+		"UPDATE users SET id = 3 WHERE id = 1", "DELETE FROM users WHERE id = 2",
 		"INSERT INTO whole VALUES (1, 'a', 1)", "UPDATE whole SET email = 'b' WHERE id = 1", "DELETE FROM whole WHERE id = 1")
-	l.Want("insert users: 1 a 1", "insert users: 2 NULL 2", "update users: 1 ? ? -> 1 b 1", "update users: 1 ? ? -> 3 b 1", "delete users: 2 ? ?",
+	l.Want("insert users: 1 a 1", "insert users: 2 NULL 2", "update users: 1 ? ? -> 1 b 1",
+		"update users: 1 ? ? -> 3 b 1", "delete users: 2 ? ?",
 		"insert whole: 1 a 1", "update whole: 1 a 1 -> 1 b 1", "delete whole: 1 b 1")
 }
 
 // The columns of another unique index can be the replica identity.
 func TestIdentityOfAnIndex(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL UNIQUE)", "ALTER TABLE users REPLICA IDENTITY USING INDEX users_email_key")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL UNIQUE)",
+		"ALTER TABLE users REPLICA IDENTITY USING INDEX users_email_key")
 	l := x.Listen(x.source(), x.Need([]string{"users", "email"}))
 	x.Do("INSERT INTO users VALUES (1, 'a')", "UPDATE users SET email = 'b'", "DELETE FROM users")
 	l.Want("insert users: 1 a", "update users: ? a -> 1 b", "delete users: ? b")
@@ -33,21 +37,25 @@ func TestIdentityOfAnIndex(t *testing.T) {
 // Tables of several schemas have the same name.
 func TestSchemas(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE SCHEMA sales", `CREATE SCHEMA "HR ""x"""`, "CREATE TABLE sales.users (id INT PRIMARY KEY)", `CREATE TABLE "HR ""x""".users (id INT PRIMARY KEY)`, "CREATE TABLE users (id INT PRIMARY KEY)")
+	x.Do("CREATE SCHEMA sales", `CREATE SCHEMA "HR ""x"""`, "CREATE TABLE sales.users (id INT PRIMARY KEY)",
+		`CREATE TABLE "HR ""x""".users (id INT PRIMARY KEY)`, "CREATE TABLE users (id INT PRIMARY KEY)")
 	l := x.Listen(x.source(), x.Need([]string{"sales.users", "id"}, []string{`HR "x".users`, "id"}))
-	x.Do("INSERT INTO users VALUES (1)", "INSERT INTO sales.users VALUES (2)", `INSERT INTO "HR ""x""".users VALUES (3)`)
+	x.Do("INSERT INTO users VALUES (1)", "INSERT INTO sales.users VALUES (2)",
+		`INSERT INTO "HR ""x""".users VALUES (3)`)
 	l.Want("insert sales.users: 2", `insert HR "x".users: 3`)
 }
 
 // A large value that has not changed is not sent. It is unknown, unless the old row has it.
 func TestToast(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE docs (id INT PRIMARY KEY, doc TEXT, n INT)", "ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL", "CREATE TABLE whole (LIKE docs INCLUDING ALL)", "ALTER TABLE whole REPLICA IDENTITY FULL",
+	x.Do("CREATE TABLE docs (id INT PRIMARY KEY, doc TEXT, n INT)", "ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL",
+		"CREATE TABLE whole (LIKE docs INCLUDING ALL)", "ALTER TABLE whole REPLICA IDENTITY FULL",
 		"CREATE TABLE long (doc TEXT PRIMARY KEY, n INT)", "ALTER TABLE long ALTER doc SET STORAGE EXTERNAL")
 	l := x.Listen(x.source(), x.Need([]string{"docs", "id"}, []string{"whole", "doc"}, []string{"long", "doc"}))
 	long := strings.Repeat("x", 2500)
 	for _, table := range []string{"docs", "whole"} {
-		x.Do("INSERT INTO "+table+" VALUES (1, '"+long+"', 1)", "UPDATE "+table+" SET n = 2", "UPDATE "+table+" SET doc = NULL")
+		x.Do("INSERT INTO "+table+" VALUES (1, '"+long+"', 1)", "UPDATE "+table+" SET n = 2",
+			"UPDATE "+table+" SET doc = NULL")
 	}
 	x.Do("INSERT INTO long VALUES ('"+long+"', 1)", "UPDATE long SET n = 2")
 	l.Want("insert docs: 1 "+long+" 1", "update docs: 1 ? ? -> 1 ? 2", "update docs: 1 ? ? -> 1 NULL 2",
@@ -65,7 +73,8 @@ func TestToast(t *testing.T) {
 // or later: so it is also replaced.
 func TestTruncate(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE orders (id INT PRIMARY KEY, buyer INT REFERENCES users)")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)",
+		"CREATE TABLE orders (id INT PRIMARY KEY, buyer INT REFERENCES users)")
 	l := x.Listen(x.source(), x.Need([]string{"orders", "id"}))
 	x.Do("INSERT INTO orders VALUES (1, NULL)", "TRUNCATE users CASCADE")
 	l.Until("it is emptied", func() bool { return counts(l, "truncate orders") == 1 })
@@ -80,7 +89,8 @@ func TestPartitions(t *testing.T) {
 }
 
 func partitions(x *world, viaRoot bool) {
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)", "CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)", "CREATE TABLE users_11 PARTITION OF users_1 FOR VALUES FROM (0) TO (5)", "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)",
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)",
+		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)", "CREATE TABLE users_11 PARTITION OF users_1 FOR VALUES FROM (0) TO (5)", "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)",
 		fmt.Sprintf("ALTER PUBLICATION cacheaside SET (publish_via_partition_root = %v)", viaRoot))
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
 	x.Do("INSERT INTO users VALUES (1, 1), (11, 1)", "UPDATE users SET id = 12 WHERE id = 1")
@@ -113,7 +123,8 @@ func counts(l *sourcetest.Listener, what string) (n int) {
 // A partition can be bound by its own name, also in addition to its table.
 func TestPartitionIsBound(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)", "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY) PARTITION BY RANGE (id)",
+		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)", "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)")
 	l := x.Listen(x.source(), x.Need([]string{"users_1", "id"}, []string{"users", "id"}))
 	x.Do("INSERT INTO users VALUES (1), (11)")
 	l.Changes(3)
@@ -128,10 +139,14 @@ func TestInheritedTables(t *testing.T) {
 	x := shared(t)
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE staff (role TEXT, PRIMARY KEY (id)) INHERITS (users)")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
-	x.Do("INSERT INTO users VALUES (1)", "INSERT INTO staff VALUES (2, 'x')", "UPDATE users SET id = id + 2", "DELETE FROM users WHERE id = 4")
-	l.Want("insert users: 1", "insert users: 2 x", "update users: 1 -> 3", "update users: 2 ? -> 4 x", "delete users: 4 ?")
+	x.Do("INSERT INTO users VALUES (1)", "INSERT INTO staff VALUES (2, 'x')", "UPDATE users SET id = id + 2",
+		"DELETE FROM users WHERE id = 4")
+	l.Want("insert users: 1", "insert users: 2 x", "update users: 1 -> 3", "update users: 2 ? -> 4 x",
+		"delete users: 4 ?")
 	x.Do("CREATE TABLE guests (PRIMARY KEY (id)) INHERITS (users)", "INSERT INTO guests VALUES (5)")
-	l.Until("the new table", func() bool { return counts(l, "insert users: 5") == 1 && counts(l, "replace users") == 1 })
+	l.Until("the new table", func() bool {
+		return counts(l, "insert users: 5") == 1 && counts(l, "replace users") == 1
+	})
 }
 
 // The rolled back parts of a transaction of any size do not arrive. A large transaction is
@@ -171,7 +186,8 @@ func TestTwoPhaseCommit(t *testing.T) {
 	x := own(t, "max_prepared_transactions=10")
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
-	x.Do("BEGIN; INSERT INTO users VALUES (1); PREPARE TRANSACTION 'a'", "BEGIN; INSERT INTO users VALUES (2); PREPARE TRANSACTION 'b'", "INSERT INTO users VALUES (3)")
+	x.Do("BEGIN; INSERT INTO users VALUES (1); PREPARE TRANSACTION 'a'",
+		"BEGIN; INSERT INTO users VALUES (2); PREPARE TRANSACTION 'b'", "INSERT INTO users VALUES (3)")
 	l.Want("insert users: 3")
 	x.Do("ROLLBACK PREPARED 'b'", "COMMIT PREPARED 'a'")
 	l.Want("insert users: 3", "insert users: 1")
@@ -196,9 +212,11 @@ func TestDDL(t *testing.T) {
 	l.Want("alter users")
 	x.Do("INSERT INTO users VALUES (1, 1, 'y')", "ANALYZE users", "VACUUM users", "CREATE INDEX ON users (n)")
 	l.Want("alter users", "insert users: 1 1 y")
-	x.Do("CREATE TABLE users_new (LIKE users INCLUDING ALL)", "BEGIN; ALTER TABLE users RENAME TO users_old; ALTER TABLE users_new RENAME TO users; COMMIT")
+	x.Do("CREATE TABLE users_new (LIKE users INCLUDING ALL)",
+		"BEGIN; ALTER TABLE users RENAME TO users_old; ALTER TABLE users_new RENAME TO users; COMMIT")
 	l.Want("alter users", "insert users: 1 1 y", "replace users")
-	x.Do("INSERT INTO users VALUES (2, 2, 'z')", "INSERT INTO users_old VALUES (3, 3, 'z')", "INSERT INTO users VALUES (4, 4, 'z')")
+	x.Do("INSERT INTO users VALUES (2, 2, 'z')", "INSERT INTO users_old VALUES (3, 3, 'z')",
+		"INSERT INTO users VALUES (4, 4, 'z')")
 	l.Want("alter users", "insert users: 1 1 y", "replace users", "insert users: 2 2 z", "insert users: 4 4 z")
 	l.Until("the position after it", func() bool { return l.Batches()[len(l.Batches())-1].Position != "" })
 	at := l.Positions()

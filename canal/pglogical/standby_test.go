@@ -16,7 +16,8 @@ func TestIsStandby(t *testing.T) {
 			t.Errorf("%s: %v", names, got)
 		}
 	}
-	for _, c := range []struct{ application, names string }{{"any", "ANY 1 (a)"}, {"first", "FIRST 1 (a)"}, {"1", "1 (a)"}} {
+	for _, c := range []struct{ application, names string }{{"any", "ANY 1 (a)"}, {"first", "FIRST 1 (a)"},
+		{"1", "1 (a)"}} {
 		if isStandby(c.application, c.names) {
 			t.Errorf("%s is a standby of %s", c.application, c.names)
 		}
@@ -45,6 +46,7 @@ func TestSynchronousStandbyWithoutPrivileges(t *testing.T) {
 // A slot with two_phase has prepared transactions in messages of a later protocol.
 func TestSlotWithTwoPhase(t *testing.T) {
 	x := own(t, "max_prepared_transactions=10")
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput', false, true)")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)",
+		"SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput', false, true)")
 	x.refused(x.Need([]string{"users", "id"}), "two_phase", "pg_drop_replication_slot('"+x.name+"')")
 }

@@ -20,7 +20,8 @@ type converter func(text []byte) event.Value
 // documents can have different texts.
 var builtIn = map[uint32]converter{
 	pgtype.Int2OID: exact, pgtype.Int4OID: exact, pgtype.Int8OID: exact, pgtype.OIDOID: exact, pgtype.NumericOID: exact,
-	pgtype.TextOID: exact, pgtype.VarcharOID: exact, pgtype.NameOID: exact, pgtype.QCharOID: exact, pgtype.UUIDOID: exact,
+	pgtype.TextOID: exact, pgtype.VarcharOID: exact, pgtype.NameOID: exact, pgtype.QCharOID: exact,
+	pgtype.UUIDOID:   exact,
 	pgtype.BPCharOID: padded, pgtype.BoolOID: boolean, pgtype.ByteaOID: bytea,
 }
 
@@ -109,9 +110,12 @@ func (t *types) load(ctx context.Context, oids []uint32) error {
 	if err != nil {
 		return err
 	}
-	rows, err := t.server.ask(ctx, `WITH RECURSIVE asked AS (SELECT value::text::oid AS oid FROM jsonb_array_elements($1::jsonb)),
-		base AS (SELECT oid AS of, oid FROM asked UNION SELECT base.of, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype = 'd')
-		SELECT base.of, base.oid, t.typtype, t.typname FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype <> 'd'`, string(list))
+	rows, err := t.server.ask(ctx, `WITH RECURSIVE asked AS (SELECT value::text::oid AS oid
+		FROM jsonb_array_elements($1::jsonb)),
+		base AS (SELECT oid AS of, oid FROM asked UNION SELECT base.of, t.typbasetype FROM base
+			JOIN pg_type t ON t.oid = base.oid AND t.typtype = 'd')
+		SELECT base.of, base.oid, t.typtype, t.typname FROM base JOIN pg_type t ON t.oid = base.oid
+			WHERE t.typtype <> 'd'`, string(list))
 	if err != nil {
 		return err
 	}

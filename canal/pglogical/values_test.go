@@ -33,7 +33,8 @@ var samples = []sample{
 // change that.
 func TestValuesOfAllTypes(t *testing.T) {
 	x := shared(t)
-	x.Do("ALTER DATABASE "+x.name+" SET datestyle = 'German'", "ALTER DATABASE "+x.name+" SET timezone = 'Asia/Tokyo'", "ALTER DATABASE "+x.name+" SET bytea_output = 'escape'", "ALTER DATABASE "+x.name+" SET intervalstyle = 'iso_8601'", "ALTER DATABASE "+x.name+" SET extra_float_digits = -3", "ALTER DATABASE "+x.name+" SET client_encoding = 'LATIN1'",
+	x.Do("ALTER DATABASE "+x.name+" SET datestyle = 'German'", "ALTER DATABASE "+x.name+" SET timezone = 'Asia/Tokyo'",
+		"ALTER DATABASE "+x.name+" SET bytea_output = 'escape'", "ALTER DATABASE "+x.name+" SET intervalstyle = 'iso_8601'", "ALTER DATABASE "+x.name+" SET extra_float_digits = -3", "ALTER DATABASE "+x.name+" SET client_encoding = 'LATIN1'",
 		"CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)", "CREATE DOMAIN shorter AS short CHECK (length(VALUE) < 4)", "CREATE DOMAIN feeling AS mood", "CREATE DOMAIN days AS DATE", "CREATE TYPE pair AS (a INT, b TEXT)")
 	columns, values, nulls := "", "", ""
 	for i, s := range samples {
@@ -59,7 +60,8 @@ func TestValuesOfAllTypes(t *testing.T) {
 // Exact texts are those that database/sql returns for a string.
 func TestExactTextsAreThoseOfGo(t *testing.T) {
 	x := shared(t)
-	x.Do("CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)", "CREATE DOMAIN shorter AS short", "CREATE DOMAIN feeling AS mood")
+	x.Do("CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)",
+		"CREATE DOMAIN shorter AS short", "CREATE DOMAIN feeling AS mood")
 	for _, s := range samples {
 		if s.exact {
 			if got := x.Ask(fmt.Sprintf("SELECT (%s)::%s", s.sql, s.kind)); got != s.text {
@@ -71,7 +73,8 @@ func TestExactTextsAreThoseOfGo(t *testing.T) {
 
 // What cannot be read is unknown.
 func TestUnreadableValues(t *testing.T) {
-	for _, v := range []event.Value{boolean([]byte("x")), bytea(nil), bytea([]byte(`\x0`)), bytea([]byte("ab")), bytea([]byte(`\xzz`))} {
+	for _, v := range []event.Value{boolean([]byte("x")), bytea(nil), bytea([]byte(`\x0`)), bytea([]byte("ab")),
+		bytea([]byte(`\xzz`))} {
 		if v.Known() {
 			t.Errorf("%q", v.Text())
 		}

@@ -140,7 +140,8 @@ func (h *holder) ask(ctx context.Context) error {
 	h.seen = seen
 	h.next = began.Add(min(max(askEvery, askShare*time.Since(began)), askSeldom))
 	if began.Sub(h.since) > maxInvisible && !h.seen.visible(h.parts[0].xid) {
-		return fmt.Errorf("for %v a committed transaction has not become visible: it waits for a standby of synchronous_standby_names", maxInvisible)
+		return fmt.Errorf("for %v a committed transaction has not become visible: it waits for a standby of "+
+			"synchronous_standby_names", maxInvisible)
 	}
 	return nil
 }

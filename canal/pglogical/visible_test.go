@@ -42,7 +42,8 @@ func TestDeliveredWhenVisible(t *testing.T) {
 		_, err := x.DB.Exec("INSERT INTO users VALUES (1)")
 		done <- err
 	}()
-	testenv.Eventually(x, "it waits for the standby", func() bool { return x.Ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1" })
+	testenv.Eventually(x, "it waits for the standby",
+		func() bool { return x.Ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1" })
 	at := x.Ask("SELECT pg_current_wal_flush_lsn()")
 	testenv.Eventually(x, "it was sent", func() bool {
 		return x.Ask("SELECT count(*) FROM pg_stat_replication WHERE sent_lsn >= $1", at) == "1"

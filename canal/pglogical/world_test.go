@@ -41,7 +41,8 @@ func worldOn(t *testing.T, p *testenv.Postgres) *world {
 func (w *world) dropSlot() {
 	w.Helper()
 	testenv.Eventually(w, "the slot is dropped", func() bool {
-		_, err := w.DB.Exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", w.name)
+		_, err := w.DB.Exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "+
+			"$1", w.name)
 		return err == nil
 	})
 }

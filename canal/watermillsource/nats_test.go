@@ -22,7 +22,8 @@ import (
 
 func natsPublisher(t testing.TB, url string) message.Publisher {
 	t.Helper()
-	p, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url, JetStream: wmnats.JetStreamConfig{AutoProvision: true}}, watermill.NopLogger{})
+	p, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url,
+		JetStream: wmnats.JetStreamConfig{AutoProvision: true}}, watermill.NopLogger{})
 	check(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
@@ -84,7 +85,8 @@ func TestGroupOutlivesItsFirst(t *testing.T) {
 	server := testenv.StartNATS(t)
 	p := natsPublisher(t, server.URL)
 	subscriber := natsSubscriber(t, server.URL, "users", 1)
-	first, second := newSide(t, source(t, subscriber, "users")), newSide(t, source(t, natsSubscriber(t, server.URL, "users", 1), "users"))
+	first, second := newSide(t, source(t, subscriber, "users")), newSide(t,
+		source(t, natsSubscriber(t, server.URL, "users", 1), "users"))
 	published := 0
 	publish := func() {
 		check(t, p.Publish("users", updated("users", published)))
@@ -109,7 +111,8 @@ func TestGroupOutlivesItsFirst(t *testing.T) {
 	check(t, subscriber.Close())
 	last := fmt.Sprint("users", published)
 	publish()
-	testenv.Eventually(t, "the second one does the last", func() bool { return slices.Contains(second.history(), last) })
+	testenv.Eventually(t, "the second one does the last",
+		func() bool { return slices.Contains(second.history(), last) })
 }
 
 func init() { testenv.RegisterChild("consumer", consumer) }
@@ -164,7 +167,8 @@ func TestKilled(t *testing.T) {
 	}
 	x := newSide(t, source(t, natsSubscriber(t, server.URL, "users", 1), "users"))
 	stop := x.run(t)
-	testenv.Eventually(t, "the last one is done", func() bool { return slices.Contains(x.history(), want[len(want)-1]) })
+	testenv.Eventually(t, "the last one is done",
+		func() bool { return slices.Contains(x.history(), want[len(want)-1]) })
 	stop()
 	// A message comes again, before the next, if a process was killed, or was so slow that the
 	// broker did not receive its acknowledgement.

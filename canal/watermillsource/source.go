@@ -26,7 +26,8 @@ func New(subscriber message.Subscriber, decode envelope.Decoder, topics ...strin
 	case len(topics) == 0:
 		return nil, errors.New("watermillsource: no topics")
 	}
-	s := &source{subscriber: subscriber, topics: topics, messages: make(chan envelope.Message), subscribed: make(map[string]bool, len(topics)), end: func(error) {}}
+	s := &source{subscriber: subscriber, topics: topics, messages: make(chan envelope.Message),
+		subscribed: make(map[string]bool, len(topics)), end: func(error) {}}
 	for _, t := range topics {
 		if t == "" || s.subscribed[t] {
 			return nil, fmt.Errorf("watermillsource: the topic %q is empty, or listed twice", t)

@@ -32,7 +32,10 @@ func check(t testing.TB, err error) {
 
 // updated is Maxwell's message of a row that was changed.
 func updated(table string, id int) *message.Message {
-	return message.NewMessage(watermill.NewUUID(), fmt.Appendf(nil, `{"database":"shop","table":%q,"type":"update","ts":1477053234,"data":{"id":%d,"n":2},"old":{"n":1}}`, table, id))
+	return message.NewMessage(watermill.NewUUID(),
+		fmt.Appendf(nil,
+			`{"database":"shop","table":%q,"type":"update","ts":1477053234,"data":{"id":%d,"n":2},"old":{"n":1}}`,
+			table, id))
 }
 
 // side is a process with a Consumer of two tables.
@@ -70,7 +73,9 @@ func newSide(t testing.TB, s canal.Source) *side {
 			return nil
 		})
 	}
-	x.consumer, err = canal.NewConsumer(cache, s, nil, []canal.Binding{canal.Bind(x.users, "shop", "users", canal.IntColumn[int64]("id")), handle("users"), handle("orders")}, &canal.Options{Parking: x})
+	x.consumer, err = canal.NewConsumer(cache, s, nil,
+		[]canal.Binding{canal.Bind(x.users, "shop", "users", canal.IntColumn[int64]("id")), handle("users"),
+			handle("orders")}, &canal.Options{Parking: x})
 	check(t, err)
 	return x
 }
@@ -148,7 +153,8 @@ type ordered struct {
 }
 
 func newOrdered(t testing.TB) *ordered {
-	o := &ordered{left: map[string][]*message.Message{}, arrived: make(chan struct{}), cut: map[string]context.CancelFunc{}}
+	o := &ordered{left: map[string][]*message.Message{}, arrived: make(chan struct{}),
+		cut: map[string]context.CancelFunc{}}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	t.Cleanup(func() { o.Close() })
 	return o
@@ -277,7 +283,8 @@ func TestSubscriptionEnds(t *testing.T) {
 		o.publish("orders", updated("orders", 2))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := x.history(); !slices.Equal(got, []string{"users1", "orders2"}) || o.remain("users")+o.remain("orders") != 0 {
+		if got := x.history(); !slices.Equal(got, []string{"users1", "orders2"}) ||
+			o.remain("users")+o.remain("orders") != 0 {
 			t.Errorf("%q", got)
 		}
 	})

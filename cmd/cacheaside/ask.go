@@ -18,7 +18,8 @@ func (t *tool) ask(ctx context.Context, about string) error {
 		return nil
 	}
 	if !isTerminal(t.stdin) {
-		return usagef("nothing was changed: standard input is not a terminal, so a confirmation is impossible; give --yes")
+		return usagef("nothing was changed: standard input is not a terminal, so a confirmation is impossible; give " +
+			"--yes")
 	}
 	fmt.Fprint(t.stderr, "Continue? [y/N] ")
 	answer := make(chan string, 1)

@@ -117,7 +117,8 @@ func (s *serverStatus) logFiles(ctx context.Context, ask asker) error {
 		n, _ := strconv.ParseInt(r["file_size"], 10, 64)
 		s.Bytes += n
 	}
-	for _, query := range []string{"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"} { // MySQL has the second since 8.2, and only that since 8.4
+	for _, query := range []string{"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"} {
+		// MySQL has the second since 8.2, and only that since 8.4
 		if rows, err = ask(ctx, query); err == nil && len(rows) > 0 {
 			s.File, s.Position = rows[0]["file"], rows[0]["position"]
 			return nil
@@ -137,7 +138,8 @@ func refused(err error) bool {
 
 // settings reads the settings that package mysqlbinlog requires.
 func (s *serverStatus) settings(ctx context.Context, ask asker) error {
-	rows, err := ask(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'binlog_row_image', 'binlog_row_metadata', 'gtid_mode')")
+	rows, err := ask(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', "+
+		"'binlog_row_image', 'binlog_row_metadata', 'gtid_mode')")
 	if err != nil {
 		return err
 	}
@@ -153,8 +155,11 @@ func (s *serverStatus) settings(ctx context.Context, ask asker) error {
 	}
 	add("log_bin", is["log_bin"] == "ON" || is["log_bin"] == "1", "it must be ON: the server writes no binary log")
 	add("binlog_format", is["binlog_format"] == "ROW", "it must be ROW: otherwise changes are logged as statements")
-	add("binlog_row_metadata", is["binlog_row_metadata"] == "FULL", "it must be FULL: otherwise the log neither names columns nor distinguishes signed from unsigned numbers (MariaDB since 10.5, MySQL since 8.0.1)")
-	add("binlog_row_image", is["binlog_row_image"] == "FULL" || is["binlog_row_image"] == "NOBLOB" || is["binlog_row_image"] == "FULL_NODUP", "it must be FULL, unless all keys are made of the primary key alone")
+	add("binlog_row_metadata", is["binlog_row_metadata"] == "FULL",
+		"it must be FULL: otherwise the log neither names columns nor distinguishes signed from unsigned numbers "+
+			"(MariaDB since 10.5, MySQL since 8.0.1)")
+	add("binlog_row_image", is["binlog_row_image"] == "FULL" || is["binlog_row_image"] == "NOBLOB" ||
+		is["binlog_row_image"] == "FULL_NODUP", "it must be FULL, unless all keys are made of the primary key alone")
 	if !s.mariadb {
 		add("gtid_mode", is["gtid_mode"] == "ON", "it must be ON, so that a position holds on every server")
 	}

@@ -29,7 +29,8 @@ func onLog(t *testing.T) *logged {
 }
 
 func onLogOf(t *testing.T, m *testenv.SQLServer, executed string) *logged {
-	l := &logged{world: &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}, db: sqlx.NewDb(m.DB(t), "mysql"), executed: executed}
+	l := &logged{world: &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}},
+		db: sqlx.NewDb(m.DB(t), "mysql"), executed: executed}
 	l.exec("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT)")
 	var err error
 	l.checkpoint, err = canal.NewSQLCheckpoint(l.db, nil)
@@ -56,7 +57,8 @@ func (l *logged) unlogged(position string) {
 	conn, err := l.db.Connx(l.Context())
 	l.check(err)
 	defer conn.Close()
-	for _, statement := range []string{"SET SESSION sql_log_bin = 0", "REPLACE INTO cacheaside_checkpoint (name, token, place, saved) VALUES ('canal', 3, '" + position + "', UNIX_TIMESTAMP() * 1000000)", "SET SESSION sql_log_bin = 1"} {
+	for _, statement := range []string{"SET SESSION sql_log_bin = 0",
+		"REPLACE INTO cacheaside_checkpoint (name, token, place, saved) VALUES ('canal', 3, '" + position + "', UNIX_TIMESTAMP() * 1000000)", "SET SESSION sql_log_bin = 1"} {
 		_, err := conn.ExecContext(l.Context(), statement)
 		l.check(err)
 	}
@@ -71,13 +73,16 @@ func TestBinlogStatus(t *testing.T) {
 	}
 	l.unlogged("mariadb:" + l.now())
 	s := parsed[shownBinlog](l.world, exitOK, "binlog", "status")
-	if s.Progress.State != "equal" || s.Saved.Token != 3 || s.Saved.Time == nil || s.Server.Executed != l.now() || s.Server.File == "" || s.Server.Oldest == "" || s.Server.Logs < 1 || s.Server.Bytes < 100 || len(s.Server.Settings) != 4 || s.Parked != nil {
+	if s.Progress.State != "equal" || s.Saved.Token != 3 || s.Saved.Time == nil || s.Server.Executed != l.now() ||
+		s.Server.File == "" || s.Server.Oldest == "" || s.Server.Logs < 1 || s.Server.Bytes < 100 ||
+		len(s.Server.Settings) != 4 || s.Parked != nil {
 		t.Errorf("it shows %+v %+v", s, s.Server)
 	}
 	l.exec("INSERT INTO t VALUES ()")
 	l.exec("INSERT INTO t VALUES ()")
 	s = parsed[shownBinlog](l.world, exitOK, "binlog", "status")
-	if s.Progress.State != "behind" || s.Progress.Behind != 2 || !strings.Contains(s.Progress.Words, "still in the logs") || !strings.Contains(s.Progress.Missing, l.now()) {
+	if s.Progress.State != "behind" || s.Progress.Behind != 2 ||
+		!strings.Contains(s.Progress.Words, "still in the logs") || !strings.Contains(s.Progress.Missing, l.now()) {
 		t.Errorf("it shows %+v", s.Progress)
 	}
 	p, err := parking.NewTable(l.db, nil)
@@ -144,7 +149,8 @@ func TestBinlogPurged(t *testing.T) {
 		t.Errorf("it shows %+v", s.Progress)
 	}
 	l.unlogged("mariadb:" + done) // the oldest change that it needs is the oldest that is left
-	if s := parsed[shownBinlog](l.world, exitOK, "binlog", "status"); s.Progress.State != "behind" || s.Progress.Behind != 1 {
+	if s := parsed[shownBinlog](l.world, exitOK, "binlog", "status"); s.Progress.State != "behind" ||
+		s.Progress.Behind != 1 {
 		t.Errorf("it shows %+v", s.Progress)
 	}
 }
@@ -165,7 +171,8 @@ func (l *logged) purge() {
 func TestBinlogSettings(t *testing.T) {
 	l := onLog(t)
 	l.check(l.checkpoint.CreateTable(t.Context()))
-	for _, c := range []struct{ name, wrong, right string }{{"binlog_format", "MIXED", "ROW"}, {"binlog_row_metadata", "MINIMAL", "FULL"}, {"binlog_row_image", "MINIMAL", "FULL"}} {
+	for _, c := range []struct{ name, wrong, right string }{{"binlog_format", "MIXED", "ROW"},
+		{"binlog_row_metadata", "MINIMAL", "FULL"}, {"binlog_row_image", "MINIMAL", "FULL"}} {
 		l.unlogged("mariadb:" + l.now())
 		l.exec("SET GLOBAL " + c.name + " = " + c.wrong)
 		o := l.fails(exitFailed, c.name+" is "+c.wrong, "binlog", "status")
@@ -211,7 +218,8 @@ func TestBinlogOnMySQL(t *testing.T) {
 	}
 	before := l.now()
 	s := expect("mysql:"+before, "equal", 0)
-	if s.Server.Executed != before || s.Server.File == "" || s.Server.Oldest == "" || s.Server.Logs < 1 || s.Server.Bytes < 100 || len(s.Server.Settings) != 5 {
+	if s.Server.Executed != before || s.Server.File == "" || s.Server.Oldest == "" || s.Server.Logs < 1 ||
+		s.Server.Bytes < 100 || len(s.Server.Settings) != 5 {
 		t.Errorf("it shows %+v", s.Server)
 	}
 	l.exec("INSERT INTO t VALUES ()")

@@ -21,7 +21,8 @@ import (
 
 // canaries returns the secrets that text contains.
 func canaries(text string) (seen []string) {
-	for _, c := range []string{"CANARY-VALUE", "CANARY-REDIS", "CANARY-MYSQL", "CANARY-NAME", "CANARY-KEY", "Q0FOQVJZ", "43414e4152"} {
+	for _, c := range []string{"CANARY-VALUE", "CANARY-REDIS", "CANARY-MYSQL", "CANARY-NAME", "CANARY-KEY", "Q0FOQVJZ",
+		"43414e4152"} {
 		if strings.Contains(text, c) {
 			seen = append(seen, c)
 		}
@@ -36,7 +37,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 	m := testenv.SharedMariaDB(t)
 	ctx := t.Context()
 	rdb := server.Client(t)
-	_, users := loading(t, rdb, nil, nil, func(context.Context, string) (person, error) { return person{"CANARY-VALUE"}, nil })
+	_, users := loading(t, rdb, nil, nil,
+		func(context.Context, string) (person, error) { return person{"CANARY-VALUE"}, nil })
 	if _, err := users.Get(ctx, "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +60,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 	w.check(err)
 	w.check(p.CreateTable(ctx))
 	w.check(p.Park(ctx, parking.Parked{Reason: "CANARY-VALUE", Message: []byte("CANARY-VALUE")}))
-	for _, statement := range []string{"CREATE TABLE secret (id VARCHAR(40) PRIMARY KEY)", "INSERT INTO secret VALUES ('CANARY-KEY'), ('CANARY-KEY-2')", "CREATE USER canary IDENTIFIED BY 'CANARY-MYSQL'", "GRANT ALL ON *.* TO canary"} {
+	for _, statement := range []string{"CREATE TABLE secret (id VARCHAR(40) PRIMARY KEY)",
+		"INSERT INTO secret VALUES ('CANARY-KEY'), ('CANARY-KEY-2')", "CREATE USER canary IDENTIFIED BY 'CANARY-MYSQL'", "GRANT ALL ON *.* TO canary"} {
 		_, err := db.ExecContext(ctx, statement)
 		w.check(err)
 	}

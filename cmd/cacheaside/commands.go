@@ -95,7 +95,8 @@ func edits(a, b string) int {
 
 func (t *tool) help() {
 	w := t.table()
-	fmt.Fprint(w, "Cacheaside shows what the library keeps in Redis and in the database, and repairs it.\n\nusage: cacheaside [flags] COMMAND [flags] [arguments]\n\n")
+	fmt.Fprint(w, "Cacheaside shows what the library keeps in Redis and in the database, and repairs it.\n\nusage: "+
+		"cacheaside [flags] COMMAND [flags] [arguments]\n\n")
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %s\t%s\n", strings.TrimSpace(c.name+" "+c.args), c.short)
 	}

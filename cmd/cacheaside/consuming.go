@@ -21,10 +21,15 @@ type consuming struct {
 }
 
 func (c *consuming) register(flags *flag.FlagSet) {
-	flags.StringVar(&c.table, "checkpoint-table", "cacheaside_checkpoint", "SQLCheckpointOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_checkpoint")
-	flags.StringVar(&c.name, "name", "canal", "SQLCheckpointOptions.Name: the `NAME` of the Consumer's checkpoint. Default: canal")
-	flags.StringVar(&c.variable, "checkpoint-dsn-env", "", "the environment variable `NAME` that holds the DSN of the database with the checkpoint and the parked messages. Default: the server itself")
-	flags.StringVar(&c.parking, "parking-table", "", "parking.TableOptions.Table: count the parked messages of this `TABLE`")
+	flags.StringVar(&c.table, "checkpoint-table", "cacheaside_checkpoint",
+		"SQLCheckpointOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_checkpoint")
+	flags.StringVar(&c.name, "name", "canal",
+		"SQLCheckpointOptions.Name: the `NAME` of the Consumer's checkpoint. Default: canal")
+	flags.StringVar(&c.variable, "checkpoint-dsn-env", "",
+		"the environment variable `NAME` that holds the DSN of the database with the checkpoint and the parked "+
+			"messages. Default: the server itself")
+	flags.StringVar(&c.parking, "parking-table", "",
+		"parking.TableOptions.Table: count the parked messages of this `TABLE`")
 }
 
 type shownSaved struct {

@@ -117,5 +117,7 @@ func (t *tool) dsn(variable string) (dsn, error) {
 	case postgresText != "":
 		return dsn{postgresText, postgresVariable, true}, nil
 	}
-	return dsn{}, usagef("the database is missing: put its DSN into %s, such as user:password@tcp(host:3306)/database, or into %s, such as postgres://user:password@host:5432/database, or into a file for --mysql-dsn-file or --postgres-dsn-file", mysqlVariable, postgresVariable)
+	return dsn{}, usagef("the database is missing: put its DSN into %s, such as "+
+		"user:password@tcp(host:3306)/database, or into %s, such as postgres://user:password@host:5432/database, or "+
+		"into a file for --mysql-dsn-file or --postgres-dsn-file", mysqlVariable, postgresVariable)
 }

@@ -46,7 +46,8 @@ Exit code 3: the filter holds one of the keys certainly not.`,
 			}
 			ctx, cancel := t.limited(ctx)
 			defer cancel()
-			return t.onFilter(ctx, args[0], 1, 0.01, func(ctx context.Context, f *bloom.Redis) error { return t.filterCheck(ctx, f, args[1:]) })
+			return t.onFilter(ctx, args[0], 1, 0.01,
+				func(ctx context.Context, f *bloom.Redis) error { return t.filterCheck(ctx, f, args[1:]) })
 		}
 	},
 }
@@ -65,7 +66,9 @@ func filterName(command string, args []string, enough bool) error {
 
 // onFilter calls f with a filter, and closes the filter afterwards. Capacity and rate are used
 // only by a rebuild.
-func (t *tool) onFilter(ctx context.Context, name string, capacity uint64, rate float64, f func(context.Context, *bloom.Redis) error) error {
+func (t *tool) onFilter(
+	ctx context.Context, name string, capacity uint64, rate float64, f func(context.Context, *bloom.Redis) error,
+) error {
 	return t.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
 		filter, err := bloom.NewRedis(rdb, name, capacity, rate, &bloom.Options{Prefix: t.prefix, Timeout: t.timeout})
 		if err != nil {
@@ -105,8 +108,10 @@ func (t *tool) filterInfo(ctx context.Context, f *bloom.Redis) error {
 		return err
 	}
 	v := shownFilter{
-		Built: s.Built, Rebuilding: s.Building, Generation: s.Generation, Owner: s.Owner, Table: s.Table, Begun: stamp(s.Begun), Capacity: s.Capacity, Rate: s.Rate, Keys: s.Keys, Bits: s.Bits, Fill: s.Fill(),
-		Hashes: s.Hashes, Segments: s.Segments, LostSegments: s.LostSegments, Deleted: s.Deleted, Next: s.Next, NextBegun: stamp(s.NextBegun), Old: s.Old, Unreadable: f.Stats().Malformed > 0,
+		Built: s.Built, Rebuilding: s.Building, Generation: s.Generation, Owner: s.Owner, Table: s.Table,
+		Begun: stamp(s.Begun), Capacity: s.Capacity, Rate: s.Rate, Keys: s.Keys, Bits: s.Bits, Fill: s.Fill(),
+		Hashes: s.Hashes, Segments: s.Segments, LostSegments: s.LostSegments, Deleted: s.Deleted, Next: s.Next,
+		NextBegun: stamp(s.NextBegun), Old: s.Old, Unreadable: f.Stats().Malformed > 0,
 	}
 	err = t.show(v, func(row func(...any)) { v.rows(row, s) })
 	if err == nil && !s.Built {

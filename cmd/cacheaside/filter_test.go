@@ -15,7 +15,8 @@ import (
 func (w *world) rows(m *testenv.SQLServer, n int) {
 	w.Helper()
 	db := m.DB(w.T)
-	for _, statement := range []string{"CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(40) NOT NULL UNIQUE)", fmt.Sprintf("INSERT INTO t SELECT seq, CONCAT('name', seq) FROM seq_1_to_%d", n)} {
+	for _, statement := range []string{"CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(40) NOT NULL UNIQUE)",
+		fmt.Sprintf("INSERT INTO t SELECT seq, CONCAT('name', seq) FROM seq_1_to_%d", n)} {
 		_, err := db.ExecContext(w.Context(), statement)
 		w.check(err)
 	}
@@ -42,7 +43,8 @@ func TestFilter(t *testing.T) {
 	o := w.with(types("n\n"), append(sized, "users")...)
 	w.failed(o, exitFailed, "nothing was changed", sized)
 	w.says(o.err, "1000 keys", "t.id", "0.001")
-	w.fails(exitFailed, "nothing", append(rebuild, "--yes", "--capacity", "1000", "--rate", "0.001", "--column", "nothing", "users")...)
+	w.fails(exitFailed, "nothing", append(rebuild, "--yes", "--capacity", "1000", "--rate", "0.001", "--column",
+		"nothing", "users")...)
 	w.fails(exitFailed, "identifier", append(sized, "--yes", "--column", "id; DROP", "users")...)
 	w.fails(exitFailed, "not an integer", append(sized, "--yes", "--column", "name", "users")...)
 	_, err := m.DB(t).ExecContext(t.Context(), "CREATE TABLE nothing (id INT PRIMARY KEY)")
@@ -57,7 +59,9 @@ func TestFilter(t *testing.T) {
 		t.Fatalf("exit code %d: %s%s", o.code, o.out, o.err)
 	}
 	s := parsed[shownFilter](w, exitOK, "filter", "info", "users")
-	if !s.Built || s.Rebuilding || s.Capacity != 1000 || s.Rate != 0.001 || s.Keys < 2200 || s.Keys > 2800 || s.Hashes < 5 || s.Segments != 1 || s.LostSegments != 0 || s.Fill < 0.5 || len(s.Generation) != 16 || s.Old != 0 {
+	if !s.Built || s.Rebuilding || s.Capacity != 1000 || s.Rate != 0.001 || s.Keys < 2200 || s.Keys > 2800 ||
+		s.Hashes < 5 || s.Segments != 1 || s.LostSegments != 0 || s.Fill < 0.5 || len(s.Generation) != 16 ||
+		s.Old != 0 {
 		t.Errorf("it shows %+v", s)
 	}
 	w.says(w.ok("filter", "info", "users"), "all there", "1000 keys", "none in progress", s.Generation)
@@ -71,10 +75,12 @@ func TestFilter(t *testing.T) {
 		Resumed        bool
 	}
 	// Without a size, a rebuild uses the current size or more.
-	if r := parsed[result](w, exitOK, append(rebuild, "--yes", "--dsn-env", "OTHER", "users")...); r.Keys != 2500 || r.Capacity < 2500 || r.Rate != 0.001 {
+	if r := parsed[result](w, exitOK, append(rebuild, "--yes", "--dsn-env", "OTHER", "users")...); r.Keys != 2500 ||
+		r.Capacity < 2500 || r.Rate != 0.001 {
 		t.Errorf("it says %+v", r)
 	}
-	if r := parsed[result](w, exitOK, "filter", "rebuild", "--table", "t", "--column", "name", "--type", "string", "--settle", "-1s", "--capacity", "5000", "--yes", "users"); r.Keys != 2500 || r.Capacity != 5000 {
+	if r := parsed[result](w, exitOK, "filter", "rebuild", "--table", "t", "--column", "name", "--type", "string",
+		"--settle", "-1s", "--capacity", "5000", "--yes", "users"); r.Keys != 2500 || r.Capacity != 5000 {
 		t.Errorf("it says %+v", r)
 	}
 	none := []string{"filter", "rebuild", "--settle", "-1s", "--column", "id", "--table", "nothing", "--yes"}
@@ -120,7 +126,8 @@ func TestFilterDamaged(t *testing.T) {
 		}, &bloom.RebuildOptions{Settle: -1})
 	}()
 	<-started
-	if s := parsed[shownFilter](w, exitOK, "filter", "info", "users"); !s.Rebuilding || s.Next == "" || s.NextBegun == nil {
+	if s := parsed[shownFilter](w, exitOK, "filter", "info", "users"); !s.Rebuilding || s.Next == "" ||
+		s.NextBegun == nil {
 		t.Errorf("during a rebuild it shows %+v", s)
 	}
 	cancel()

@@ -30,7 +30,8 @@ Exit code 3: Redis holds nothing under the key.`,
 		g := &getting{tool: t}
 		flags.StringVar(&g.version, "version", "1", "the `VERSION` of the loader (LoaderOptions.Version). Default: 1")
 		flags.BoolVar(&g.showValue, "show-value", false, "show the value as well")
-		flags.IntVar(&g.maxValue, "max-value", 64<<10, "the longest value to show, in `BYTES` after decompression, at most 64 MiB. Default: 65536")
+		flags.IntVar(&g.maxValue, "max-value", 64<<10,
+			"the longest value to show, in `BYTES` after decompression, at most 64 MiB. Default: 65536")
 		return g.run
 	},
 }
@@ -282,15 +283,18 @@ func (g *getting) decodeEntry(s *shown, state *lease.State, text string, long bo
 	}
 	payload := s.Size - int64(len(state.Raw)-len(e.Payload)) // of which only the beginning may have been read
 	s.Entry = &shownHead{
-		Stamp: e.Stamp.String(), SoftEnd: e.Expiry.UTC().Format(timeLayout), soft: e.Expiry, Fresh: s.now.Before(e.Expiry), Null: e.Null, Compressed: e.Compressed,
-		Codec: codec.ID(e.Codec).String(), Payload: payload, LongKey: e.Keyed, Generation: e.Generation, Outdated: e.Generation < s.LoaderGeneration,
+		Stamp: e.Stamp.String(), SoftEnd: e.Expiry.UTC().Format(timeLayout), soft: e.Expiry,
+		Fresh: s.now.Before(e.Expiry), Null: e.Null, Compressed: e.Compressed,
+		Codec: codec.ID(e.Codec).String(), Payload: payload, LongKey: e.Keyed, Generation: e.Generation,
+		Outdated:    e.Generation < s.LoaderGeneration,
 		shownGroups: groupsOf(e),
 	}
 	if !e.Claimed {
 		cost := e.Cost.Microseconds()
 		s.Entry.CostMicros = &cost
 	}
-	switch ends := time.Duration(int32(e.ClaimEnds-uint32(s.now.UnixMilli()))) * time.Millisecond; { // the end of the claim is stored modulo 2^32
+	switch ends := time.Duration(int32(e.ClaimEnds-uint32(s.now.UnixMilli()))) * time.Millisecond; {
+	// the end of the claim is stored modulo 2^32
 	case !e.Claimed:
 	case !e.Taken(s.now):
 		s.Entry.Refresh = "began, and its process has died or stopped"
@@ -321,7 +325,8 @@ func (s *shown) rows(row func(cells ...any)) {
 	if s.LoaderGeneration == 0 {
 		row("generation", "none", "Redis does not know this loader")
 	} else {
-		row("generation", s.LoaderGeneration, "of the loader since "+moment(time.UnixMicro(int64(min(s.LoaderGeneration, math.MaxInt64))), s.now))
+		row("generation", s.LoaderGeneration,
+			"of the loader since "+moment(time.UnixMicro(int64(min(s.LoaderGeneration, math.MaxInt64))), s.now))
 	}
 	s.Hold.row(row, s.now)
 	if s.Value != nil {
@@ -339,7 +344,8 @@ var kinds = map[string]string{
 	"error marker": "a load failed a moment ago",
 	"unstorable":   "a load has just returned a value that cannot be stored; each process loads it for itself",
 	"foreign":      "not a string: the library did not write it",
-	"undecodable":  "this version cannot read it: another version or another program wrote it, or it is cut off; the next read replaces it",
+	"undecodable": "this version cannot read it: another version or another program wrote it, or it is cut off; the " +
+		"next read replaces it",
 }
 
 func (s *shown) hardEnd() string {

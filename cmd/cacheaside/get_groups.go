@@ -45,7 +45,8 @@ func (g *getting) readGroups(ctx context.Context, rdb redis.UniversalClient, s *
 	set := keys.Groups(g.prefix, s.Loader, conn.Tag(s.rng))
 	pipe := rdb.Pipeline()
 	newest, numbers := pipe.ZRangeWithScores(ctx, set, -1, -1), pipe.ZMScore(ctx, set, members...)
-	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // a reader deletes a key of another type
+	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		// a reader deletes a key of another type
 		return err
 	}
 	s.Entry.AllGroups = e.Groups.Len() == 1 && e.Groups.Hash(0) == keys.GroupHash(s.Loader, "")

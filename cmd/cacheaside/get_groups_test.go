@@ -46,12 +46,14 @@ func TestGetGroupsOnCluster(t *testing.T) {
 func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 	w.Helper()
 	ctx := w.Context()
-	c, users := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1}, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupsOfKey)}, func(_ context.Context, key string) (string, error) {
-		if key == "none" {
-			return "", cacheaside.ErrNotFound
-		}
-		return "value of " + key, nil
-	})
+	c, users := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1},
+		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupsOfKey)}, func(_ context.Context,
+			key string) (string, error) {
+			if key == "none" {
+				return "", cacheaside.ErrNotFound
+			}
+			return "value of " + key, nil
+		})
 	read := func(key string) {
 		w.Helper()
 		if _, err := users.Get(ctx, key, cacheaside.Fresh); err != nil && !errors.Is(err, cacheaside.ErrNotFound) {
@@ -62,10 +64,12 @@ func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 		w.Helper()
 		s := parsed[shown](w, exitOK, "get", "--show-value", "user", key)
 		e := s.Entry
-		if s.Kind != kind || e == nil || e.Groups == nil || *e.Groups != groups || e.AllGroups != all || e.Outdated || (e.OutdatedByGroup == "") != (outdated == "") || !strings.Contains(e.OutdatedByGroup, outdated) {
+		if s.Kind != kind || e == nil || e.Groups == nil || *e.Groups != groups || e.AllGroups != all || e.Outdated ||
+			(e.OutdatedByGroup == "") != (outdated == "") || !strings.Contains(e.OutdatedByGroup, outdated) {
 			w.Fatalf("for %.10q it shows %+v, %+v; want %d groups, %q", key, s, e, groups, outdated)
 		}
-		if kind == "entry" && (e.Payload != int64(len("value of "+key)) || s.Value == nil || s.Value.Text == nil || *s.Value.Text != "value of "+key) {
+		if kind == "entry" && (e.Payload != int64(len("value of "+key)) || s.Value == nil || s.Value.Text == nil ||
+			*s.Value.Text != "value of "+key) {
 			w.Errorf("for %.10q it shows %+v, %+v", key, e, s.Value)
 		}
 	}
@@ -83,7 +87,8 @@ func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 	if short.Entry == nil || short.Value != nil || *short.Entry.Groups != 3 {
 		w.Errorf("without the value it shows %+v", short)
 	}
-	if s := parsed[shown](w, exitOK, "get", "--show-value", "--max-value", "5", "user", "2"); s.Value.Hidden == "" || s.Value.Text != nil {
+	if s := parsed[shown](w, exitOK, "get", "--show-value", "--max-value", "5", "user", "2"); s.Value.Hidden == "" ||
+		s.Value.Text != nil {
 		w.Errorf("for a value that is too long it shows %+v", s.Value)
 	}
 	w.says(w.ok("get", "user", "2"), "groups", "3")
@@ -97,7 +102,8 @@ func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 	read("2")
 	shows("2", "entry", 3, false, "")
 
-	_, plain := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1, Prefix: "plain"}, nil, func(context.Context, string) (string, error) { return "x", nil })
+	_, plain := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1, Prefix: "plain"}, nil,
+		func(context.Context, string) (string, error) { return "x", nil })
 	if _, err := plain.Get(ctx, "2"); err != nil {
 		w.Fatal(err)
 	}

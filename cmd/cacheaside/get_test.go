@@ -23,7 +23,10 @@ type person struct{ Name string }
 
 // loading creates a cache and a loader with long timeouts. With the defaults, a busy machine would
 // look like a hanging Redis, and values would not be stored.
-func loading[V any](t testing.TB, rdb redis.UniversalClient, o *cacheaside.Options, lo *cacheaside.LoaderOptions, load func(context.Context, string) (V, error)) (*cacheaside.Cache, *cacheaside.Loader[string, V]) {
+func loading[V any](
+	t testing.TB, rdb redis.UniversalClient, o *cacheaside.Options, lo *cacheaside.LoaderOptions,
+	load func(context.Context, string) (V, error),
+) (*cacheaside.Cache, *cacheaside.Loader[string, V]) {
 	t.Helper()
 	var options cacheaside.Options
 	if o != nil {
@@ -55,13 +58,14 @@ func TestGetEntryOnCluster(t *testing.T) {
 
 func getsEntry(w *world, rdb redis.UniversalClient) {
 	w.Helper()
-	c, users := loading(w, rdb, nil, &cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour}, func(_ context.Context, key string) (person, error) {
-		if key == "none" {
-			return person{}, cacheaside.ErrNotFound
-		}
-		time.Sleep(3 * time.Millisecond)
-		return person{strings.Repeat("Ann ", 3)}, nil
-	})
+	c, users := loading(w, rdb, nil, &cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour},
+		func(_ context.Context, key string) (person, error) {
+			if key == "none" {
+				return person{}, cacheaside.ErrNotFound
+			}
+			time.Sleep(3 * time.Millisecond)
+			return person{strings.Repeat("Ann ", 3)}, nil
+		})
 	long := strings.Repeat("k", 300)
 	for _, key := range []string{"42", long, "", "a}b%c\x00\x1b[31m"} {
 		if _, err := users.Get(w.Context(), key); err != nil {
@@ -69,8 +73,10 @@ func getsEntry(w *world, rdb redis.UniversalClient) {
 		}
 		s := parsed[shown](w, exitOK, "get", "user", key)
 		e := s.Entry
-		if s.Kind != "entry" || e == nil || !e.Fresh || e.Null || e.Codec != "JSON" || e.LongKey != (key == long) || e.Outdated || e.Generation == 0 || s.LoaderGeneration != e.Generation ||
-			e.Payload != int64(len(`{"Name":"Ann Ann Ann "}`)) || *e.CostMicros < 3000 || *s.HardIn < 50*60*1000 || s.Value != nil || s.Hold != nil {
+		if s.Kind != "entry" || e == nil || !e.Fresh || e.Null || e.Codec != "JSON" || e.LongKey != (key == long) ||
+			e.Outdated || e.Generation == 0 || s.LoaderGeneration != e.Generation ||
+			e.Payload != int64(len(`{"Name":"Ann Ann Ann "}`)) || *e.CostMicros < 3000 || *s.HardIn < 50*60*1000 ||
+			s.Value != nil || s.Hold != nil {
 			w.Errorf("for %q it shows %+v %+v", key, s, e)
 		}
 		if _, err := time.Parse(time.RFC3339, e.SoftEnd); err != nil {
@@ -81,7 +87,8 @@ func getsEntry(w *world, rdb redis.UniversalClient) {
 			w.Errorf("the value is %+v", s.Value)
 		}
 	}
-	w.says(w.ok("get", "user", "42"), "cacheaside:user:1:{42}", cacheaside.Key{Loader: "user", Text: "42"}.String()[len("user "):], "fresh", "JSON", "on hold", "no")
+	w.says(w.ok("get", "user", "42"), "cacheaside:user:1:{42}",
+		cacheaside.Key{Loader: "user", Text: "42"}.String()[len("user "):], "fresh", "JSON", "on hold", "no")
 	if s := parsed[shown](w, exitAbsent, "get", "--version", "2", "user", "42"); s.Kind != "absent" {
 		w.Errorf("for another version it shows %+v", s)
 	}
@@ -91,7 +98,8 @@ func getsEntry(w *world, rdb redis.UniversalClient) {
 	if _, err := users.Get(w.Context(), "none"); !errors.Is(err, cacheaside.ErrNotFound) {
 		w.Fatal(err)
 	}
-	if s := parsed[shown](w, exitOK, "get", "--show-value", "user", "none"); s.Kind != "null" || !s.Entry.Null || s.Value != nil {
+	if s := parsed[shown](w, exitOK, "get", "--show-value", "user", "none"); s.Kind != "null" || !s.Entry.Null ||
+		s.Value != nil {
 		w.Errorf("for a null it shows %+v", s)
 	}
 	w.check(c.InvalidateKeys(w.Context(), users.AllKeys()))
@@ -105,19 +113,21 @@ func getsEntry(w *world, rdb redis.UniversalClient) {
 func TestGetStates(t *testing.T) {
 	w, rdb := onServer(t)
 	inLoad, goOn := make(chan struct{}), make(chan struct{})
-	c, users := loading(t, rdb, &cacheaside.Options{StrictWrites: true, ReplicaLag: 30 * time.Second}, &cacheaside.LoaderOptions{ErrorTTL: 20 * time.Second}, func(_ context.Context, key string) (string, error) {
-		if key == "bad" {
-			return "", errors.New("no")
-		}
-		inLoad <- struct{}{}
-		<-goOn
-		return "x", nil
-	})
+	c, users := loading(t, rdb, &cacheaside.Options{StrictWrites: true, ReplicaLag: 30 * time.Second},
+		&cacheaside.LoaderOptions{ErrorTTL: 20 * time.Second}, func(_ context.Context, key string) (string, error) {
+			if key == "bad" {
+				return "", errors.New("no")
+			}
+			inLoad <- struct{}{}
+			<-goOn
+			return "x", nil
+		})
 	// A loader that is new to Redis starts on hold.
 	w.check(rdb.HSet(t.Context(), invalidation.Numbers("cacheaside", 0), "user", 1).Err())
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{leased}", "\xa1\x00abcdefghijkl", time.Minute).Err())
 	s := parsed[shown](w, exitOK, "get", "user", "leased")
-	if s.Kind != "lease" || s.Token == nil || *s.Token != fmt.Sprintf("%x", "abcdefghijkl") || *s.HardIn <= 0 || *s.HardIn > 60_000 {
+	if s.Kind != "lease" || s.Token == nil || *s.Token != fmt.Sprintf("%x", "abcdefghijkl") || *s.HardIn <= 0 ||
+		*s.HardIn > 60_000 {
 		t.Errorf("for a lease it shows %+v", s)
 	}
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{failed}", "\xf1", time.Minute).Err())
@@ -131,12 +141,14 @@ func TestGetStates(t *testing.T) {
 	hold, err := c.Hold(t.Context(), users.Key("held"))
 	w.check(err)
 	s = parsed[shown](w, exitOK, "get", "user", "held")
-	if s.Kind != "hold mark" || s.Token == nil || s.Hold == nil || s.Hold.Writers != 1 || s.Hold.Replicas || s.Hold.Until == nil {
+	if s.Kind != "hold mark" || s.Token == nil || s.Hold == nil || s.Hold.Writers != 1 || s.Hold.Replicas ||
+		s.Hold.Until == nil {
 		t.Errorf("for a key on hold it shows %+v %+v", s, s.Hold)
 	}
 	w.says(w.ok("get", "user", "held"), "yes: 1 writer", "hold mark")
 	w.check(hold.Invalidate(t.Context()))
-	if s := parsed[shown](w, exitAbsent, "get", "user", "held"); s.Kind != "absent" || s.Hold == nil || !s.Hold.Replicas || s.Hold.Writers != 0 {
+	if s := parsed[shown](w, exitAbsent, "get", "user", "held"); s.Kind != "absent" || s.Hold == nil ||
+		!s.Hold.Replicas || s.Hold.Writers != 0 {
 		t.Errorf("after the hold it shows %+v %+v", s, s.Hold)
 	}
 	go users.Get(t.Context(), "fresh")
@@ -154,10 +166,12 @@ func TestGetForeign(t *testing.T) {
 	ctx := t.Context()
 	rdb.HSet(ctx, "cacheaside:user:1:{hash}", "a", "b")
 	rdb.LPush(ctx, "cacheaside:user:1:{list}", "a")
-	for key, value := range map[string]string{"text": "hello", "empty": "", "cut": entry[:31], "newer": "\xe2\x10" + entry[2:], "keyed": "\xe1\x18" + entry[2:], "lease": "\xa1\x00", "longlease": "\xa1\x00abcdefghijklm"} {
+	for key, value := range map[string]string{"text": "hello", "empty": "", "cut": entry[:31], "newer": "\xe2\x10" +
+		entry[2:], "keyed": "\xe1\x18" + entry[2:], "lease": "\xa1\x00", "longlease": "\xa1\x00abcdefghijklm"} {
 		w.check(rdb.Set(ctx, "cacheaside:user:1:{"+key+"}", value, 0).Err())
 		s := parsed[shown](w, exitOK, "get", "--show-value", "user", key)
-		if s.Kind != "undecodable" || s.Entry != nil || s.Value != nil || s.Size != int64(len(value)) || s.HardEnd != nil {
+		if s.Kind != "undecodable" || s.Entry != nil || s.Value != nil || s.Size != int64(len(value)) ||
+			s.HardEnd != nil {
 			t.Errorf("for %s it shows %+v", key, s)
 		}
 	}
@@ -173,7 +187,8 @@ func TestGetForeign(t *testing.T) {
 	w.check(rdb.Set(ctx, "cacheaside:user:1:{x}", entry, 0).Err())
 	w.check(rdb.Set(ctx, "cacheaside:user:1:{x}:hold", "not a set", 0).Err())
 	w.check(rdb.Set(ctx, invalidation.Numbers("cacheaside", 0), "not a hash", 0).Err())
-	if s := parsed[shown](w, exitOK, "get", "user", "x"); s.Kind != "entry" || s.Hold == nil || s.Hold.Flaw == "" || s.LoaderGeneration != 0 {
+	if s := parsed[shown](w, exitOK, "get", "user", "x"); s.Kind != "entry" || s.Hold == nil || s.Hold.Flaw == "" ||
+		s.LoaderGeneration != 0 {
 		t.Errorf("with foreign keys next to it, it shows %+v %+v", s, s.Hold)
 	}
 }
@@ -182,9 +197,10 @@ func TestGetForeign(t *testing.T) {
 // compressed.
 func TestGetValueIsBounded(t *testing.T) {
 	w, rdb := onServer(t)
-	_, texts := loading(t, rdb, nil, &cacheaside.LoaderOptions{CompressAbove: 100}, func(_ context.Context, key string) (string, error) {
-		return strings.Repeat("a", len(key)*1000), nil
-	})
+	_, texts := loading(t, rdb, nil, &cacheaside.LoaderOptions{CompressAbove: 100},
+		func(_ context.Context, key string) (string, error) {
+			return strings.Repeat("a", len(key)*1000), nil
+		})
 	for _, c := range []struct {
 		key   string
 		most  int
@@ -194,15 +210,19 @@ func TestGetValueIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := parsed[shown](w, exitOK, "get", "--show-value", "--max-value", fmt.Sprint(c.most), "user", c.key)
-		if !s.Entry.Compressed || (s.Value.Text != nil) != c.shown || c.shown && len(*s.Value.Text) != 1000*len(c.key) || !c.shown && !strings.Contains(s.Value.Hidden, "--max-value") {
+		if !s.Entry.Compressed || (s.Value.Text != nil) != c.shown || c.shown &&
+			len(*s.Value.Text) != 1000*len(c.key) || !c.shown && !strings.Contains(s.Value.Hidden, "--max-value") {
 			t.Errorf("%d bytes up to %d: %+v", 1000*len(c.key), c.most, s.Value)
 		}
 	}
-	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{plain}", "\xe1\x40"+strings.Repeat("\x00", 30)+strings.Repeat("a", 1000), 0).Err())
-	if s := parsed[shown](w, exitOK, "get", "--show-value", "--max-value", "999", "user", "plain"); s.Value.Hidden == "" || s.Entry.Payload != 1000 {
+	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{plain}",
+		"\xe1\x40"+strings.Repeat("\x00", 30)+strings.Repeat("a", 1000), 0).Err())
+	if s := parsed[shown](w, exitOK, "get", "--show-value", "--max-value", "999", "user",
+		"plain"); s.Value.Hidden == "" || s.Entry.Payload != 1000 {
 		t.Errorf("an uncompressed value: %+v", s.Value)
 	}
-	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{broken}", "\xe1\x44"+strings.Repeat("\x00", 30)+"\x05abc", 0).Err())
+	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{broken}", "\xe1\x44"+strings.Repeat("\x00", 30)+"\x05abc",
+		0).Err())
 	if s := parsed[shown](w, exitOK, "get", "--show-value", "user", "broken"); s.Value.Hidden == "" {
 		t.Errorf("a damaged value: %+v", s.Value)
 	}
@@ -286,7 +306,8 @@ func TestRepresent(t *testing.T) {
 		{"", codec.Binary, "value 0x"},
 	} {
 		var got string
-		represent([]byte(c.bytes), c.id).row(func(cells ...any) { got = strings.TrimRight(fmt.Sprintln(cells...), "\n") })
+		represent([]byte(c.bytes),
+			c.id).row(func(cells ...any) { got = strings.TrimRight(fmt.Sprintln(cells...), "\n") })
 		if got != c.want {
 			t.Errorf("%q is shown as %s, want %s", c.bytes, got, c.want)
 		}

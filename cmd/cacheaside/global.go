@@ -38,17 +38,24 @@ func (g *global) register(flags *flag.FlagSet, env func(string) string) {
 	if g.timeout == 0 {
 		g.timeout, g.prefix = 5*time.Second, cmp.Or(env("CACHEASIDE_PREFIX"), "cacheaside")
 	}
-	flags.StringVar(&g.redisURL, "redis", g.redisURL, "the `URL` of Redis, redis://host:port/db or rediss://…; or host:port, separated by commas for a cluster or sentinels. Default: localhost:6379")
+	flags.StringVar(&g.redisURL, "redis", g.redisURL,
+		"the `URL` of Redis, redis://host:port/db or rediss://…; or host:port, separated by commas for a cluster or "+
+			"sentinels. Default: localhost:6379")
 	flags.StringVar(&g.sentinel, "sentinel-master", g.sentinel, "the master's `NAME`, if --redis names sentinels")
 	flags.StringVar(&g.user, "redis-user", g.user, "the `NAME` of the Redis user")
 	flags.StringVar(&g.passwordFile, "redis-password-file", g.passwordFile, "the `FILE` that holds the Redis password")
 	flags.BoolVar(&g.tls, "tls", g.tls, "use TLS, where --redis is not a URL")
-	flags.StringVar(&g.tlsCA, "tls-ca", g.tlsCA, "the `FILE` with the certificate authorities of Redis, in PEM. Default: the system's")
+	flags.StringVar(&g.tlsCA, "tls-ca", g.tlsCA,
+		"the `FILE` with the certificate authorities of Redis, in PEM. Default: the system's")
 	flags.IntVar(&g.db, "db", g.db, "the `NUMBER` of the Redis database, where --redis is not a URL. Default: 0")
-	flags.StringVar(&g.mysqlFile, "mysql-dsn-file", g.mysqlFile, "the `FILE` that holds the DSN of MySQL or MariaDB: user:password@tcp(host:3306)/database")
-	flags.StringVar(&g.postgresFile, "postgres-dsn-file", g.postgresFile, "the `FILE` that holds the DSN of PostgreSQL: postgres://user:password@host:5432/database")
-	flags.StringVar(&g.prefix, "prefix", g.prefix, "the `PREFIX` of the caches (Options.Prefix). Default: CACHEASIDE_PREFIX, or cacheaside")
-	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the longest `TIME` to wait for a reply of a server, from 10ms to 1m. Default: 5s")
+	flags.StringVar(&g.mysqlFile, "mysql-dsn-file", g.mysqlFile,
+		"the `FILE` that holds the DSN of MySQL or MariaDB: user:password@tcp(host:3306)/database")
+	flags.StringVar(&g.postgresFile, "postgres-dsn-file", g.postgresFile,
+		"the `FILE` that holds the DSN of PostgreSQL: postgres://user:password@host:5432/database")
+	flags.StringVar(&g.prefix, "prefix", g.prefix,
+		"the `PREFIX` of the caches (Options.Prefix). Default: CACHEASIDE_PREFIX, or cacheaside")
+	flags.DurationVar(&g.timeout, "timeout", g.timeout,
+		"the longest `TIME` to wait for a reply of a server, from 10ms to 1m. Default: 5s")
 	flags.BoolVar(&g.json, "json", g.json, "print JSON")
 }
 

@@ -28,7 +28,8 @@ func (s *serverStatus) progress(ctx context.Context, ask asker, saved string) (p
 		want = "mariadb"
 	}
 	if !ok || kind != want {
-		return progress{State: "unreadable", Words: fmt.Sprintf("the saved position is not one of a %s server", want)}, nil
+		return progress{State: "unreadable", Words: fmt.Sprintf("the saved position is not one of a %s server",
+			want)}, nil
 	}
 	if _, gtids, ok := strings.Cut(set, "@"); ok { // behind the server that they were read from
 		set = gtids
@@ -93,7 +94,8 @@ func (s *serverStatus) mariadbProgress(ctx context.Context, ask asker, set strin
 	for _, id := range slices.Sorted(maps.Keys(server)) {
 		if behind := server[id].number - saved[id].number; behind > 0 {
 			p.Behind += behind
-			missing = append(missing, fmt.Sprintf("%s (of domain %d; %d have been done)", server[id].gtid, id, saved[id].number))
+			missing = append(missing, fmt.Sprintf("%s (of domain %d; %d have been done)", server[id].gtid, id,
+				saved[id].number))
 		}
 	}
 	if p.Behind == 0 {
@@ -123,7 +125,8 @@ func mysqlProgress(ctx context.Context, ask asker, saved string) (progress, erro
 	if _, err := transactions(saved); err != nil {
 		return progress{State: "unreadable", Words: err.Error()}, nil
 	}
-	rows, err := ask(ctx, "SELECT GTID_SUBTRACT(@@global.gtid_executed, ?) AS missing, GTID_SUBTRACT(?, @@global.gtid_executed) AS extra, GTID_SUBTRACT(@@global.gtid_purged, ?) AS purged", saved, saved, saved)
+	rows, err := ask(ctx, "SELECT GTID_SUBTRACT(@@global.gtid_executed, ?) AS missing, GTID_SUBTRACT(?, "+
+		"@@global.gtid_executed) AS extra, GTID_SUBTRACT(@@global.gtid_purged, ?) AS purged", saved, saved, saved)
 	if err != nil || len(rows) == 0 {
 		return progress{}, orNothing(err)
 	}
@@ -191,7 +194,9 @@ func equal() progress {
 }
 
 func ahead(gtid string) progress {
-	return progress{State: "ahead", Words: fmt.Sprintf("the Consumer has processed %s, which this server has not logged: it is another server, or has lost transactions", quoted(gtid))}
+	return progress{State: "ahead",
+		Words: fmt.Sprintf("the Consumer has processed %s, which this server has not logged: it is another server, "+
+			"or has lost transactions", quoted(gtid))}
 }
 
 func (p progress) behind(known bool) progress {
@@ -203,6 +208,7 @@ func (p progress) behind(known bool) progress {
 }
 
 func (p progress) lost(reason string) progress {
-	p.State, p.Words = "lost", fmt.Sprintf("about %d transactions to do, and some of them are no longer in the logs: %s", p.Behind, reason)
+	p.State, p.Words = "lost", fmt.Sprintf(
+		"about %d transactions to do, and some of them are no longer in the logs: %s", p.Behind, reason)
 	return p
 }

@@ -33,7 +33,8 @@ the same time as --replica-lag; groups do not need it.`,
 		flags.StringVar(&i.version, "version", "1", "the `VERSION` of the loader (LoaderOptions.Version). Default: 1")
 		flags.BoolVar(&i.all, "all", false, "all keys of the loader")
 		flags.BoolVar(&i.group, "group", false, "the KEYs are names of groups (LoaderOptions.Groups), of all versions")
-		flags.DurationVar(&i.lag, "replica-lag", 0, "hold the keys for this `TIME`: Options.ReplicaLag of the caches. Default: none")
+		flags.DurationVar(&i.lag, "replica-lag", 0,
+			"hold the keys for this `TIME`: Options.ReplicaLag of the caches. Default: none")
 		return i.run
 	},
 }
@@ -63,17 +64,23 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 	var about string
 	switch {
 	case i.all:
-		about = fmt.Sprintf("All keys of the loader %s, of all versions, will be invalidated, under the prefix %s: the next read of each loads it from the database.", loader, i.prefix)
+		about = fmt.Sprintf("All keys of the loader %s, of all versions, will be invalidated, under the prefix %s: "+
+			"the next read of each loads it from the database.", loader, i.prefix)
 	case fromInput && !i.yes:
-		return usagef("invalidate: nothing was changed: with keys on standard input a confirmation is impossible; give --yes")
+		return usagef("invalidate: nothing was changed: with keys on standard input a confirmation is impossible; " +
+			"give --yes")
 	case i.group && fromInput:
-		about = fmt.Sprintf("The groups of the loader %s that standard input names will be invalidated, under the prefix %s.", loader, i.prefix)
+		about = fmt.Sprintf("The groups of the loader %s that standard input names will be invalidated, under the "+
+			"prefix %s.", loader, i.prefix)
 	case i.group:
-		about = fmt.Sprintf("%s of the loader %s, of all versions, will be invalidated, under the prefix %s: the next read of each of their keys loads it from the database.", count(len(texts), "group"), loader, i.prefix)
+		about = fmt.Sprintf("%s of the loader %s, of all versions, will be invalidated, under the prefix %s: the "+
+			"next read of each of their keys loads it from the database.", count(len(texts), "group"), loader, i.prefix)
 	case fromInput:
-		about = fmt.Sprintf("The keys of the loader %s, version %s, that standard input names will be invalidated, under the prefix %s.", loader, i.version, i.prefix)
+		about = fmt.Sprintf("The keys of the loader %s, version %s, that standard input names will be invalidated, "+
+			"under the prefix %s.", loader, i.version, i.prefix)
 	default:
-		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: the next read of each loads it from the database.", count(len(texts), "key"), loader, i.version, i.prefix)
+		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: the next "+
+			"read of each loads it from the database.", count(len(texts), "key"), loader, i.version, i.prefix)
 	}
 	rdb, err := i.openRedis(ctx) // reports a wrong address before it asks for a confirmation
 	if err != nil {
@@ -148,8 +155,12 @@ func (i *invalidating) checkArgs(args []string) error {
 	return nil
 }
 
-func (i *invalidating) invalidate(ctx context.Context, rdb redis.UniversalClient, loader string, texts []string, fromInput bool) error {
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: i.prefix, MemoryBytes: -1, ReplicaLag: i.lag, RedisTimeout: max(i.timeout/4, time.Millisecond), Logger: slog.New(slog.DiscardHandler)}) // an invalidation takes at most four times RedisTimeout
+func (i *invalidating) invalidate(
+	ctx context.Context, rdb redis.UniversalClient, loader string, texts []string, fromInput bool,
+) error {
+	// an invalidation takes at most four times RedisTimeout
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: i.prefix, MemoryBytes: -1, ReplicaLag: i.lag,
+		RedisTimeout: max(i.timeout/4, time.Millisecond), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

@@ -15,14 +15,18 @@ import (
 func TestInvalidateGroups(t *testing.T) {
 	w, rdb := onServer(t)
 	loads := make(map[string]int)
-	_, users := loading(w, rdb, nil, &cacheaside.LoaderOptions{EarlyRefresh: -1, Groups: cacheaside.GroupsOf(func(key, _ string) []string { return []string{"g:" + key} })}, func(_ context.Context, key string) (string, error) {
-		loads[key]++
-		return fmt.Sprint(loads[key]), nil
-	})
+	_, users := loading(w, rdb, nil,
+		&cacheaside.LoaderOptions{EarlyRefresh: -1,
+			Groups: cacheaside.GroupsOf(func(key, _ string) []string { return []string{"g:" + key} })}, func(
+			_ context.Context, key string) (string, error) {
+			loads[key]++
+			return fmt.Sprint(loads[key]), nil
+		})
 	comes := func(want ...string) {
 		t.Helper()
 		for i, key := range []string{"a", "b", "c"} {
-			testenv.Eventually(t, key, func() bool { v, err := users.Get(t.Context(), key); return v == want[i] && err == nil })
+			testenv.Eventually(t, key,
+				func() bool { v, err := users.Get(t.Context(), key); return v == want[i] && err == nil })
 		}
 	}
 	comes("1", "1", "1")
@@ -34,8 +38,10 @@ func TestInvalidateGroups(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", stdin.code, stdin.out, stdin.err)
 	}
 	comes("3", "2", "2")
-	w.failed(w.with(types("n\n"), "invalidate", "--group", "user", "g:a"), exitFailed, "1 group of the loader user, of all versions", []string{"invalidate"})
-	w.failed(w.with(strings.NewReader(""), "invalidate", "--yes", "--group", "user", ""), exitUsage, "name of a group is empty", []string{"invalidate"})
+	w.failed(w.with(types("n\n"), "invalidate", "--group", "user", "g:a"), exitFailed,
+		"1 group of the loader user, of all versions", []string{"invalidate"})
+	w.failed(w.with(strings.NewReader(""), "invalidate", "--yes", "--group", "user", ""), exitUsage,
+		"name of a group is empty", []string{"invalidate"})
 	comes("3", "2", "2")
 }
 
@@ -45,9 +51,10 @@ func TestInvalidateGroupOfProgramsWithoutGroups(t *testing.T) {
 	w, rdb := onServer(t)
 	var row atomic.Value
 	row.Store("old")
-	_, users := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1}, &cacheaside.LoaderOptions{EarlyRefresh: -1}, func(context.Context, string) (string, error) {
-		return row.Load().(string), nil
-	})
+	_, users := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1}, &cacheaside.LoaderOptions{EarlyRefresh: -1},
+		func(context.Context, string) (string, error) {
+			return row.Load().(string), nil
+		})
 	if v, err := users.Get(t.Context(), "a"); v != "old" || err != nil {
 		t.Fatal(v, err)
 	}
@@ -56,5 +63,6 @@ func TestInvalidateGroupOfProgramsWithoutGroups(t *testing.T) {
 	if o.code != exitOK || !strings.Contains(o.err, "has no groups") {
 		t.Errorf("exit code %d: %s%s", o.code, o.out, o.err)
 	}
-	testenv.Eventually(t, "the new row", func() bool { v, err := users.Get(t.Context(), "a"); return v == "new" && err == nil })
+	testenv.Eventually(t, "the new row",
+		func() bool { v, err := users.Get(t.Context(), "a"); return v == "new" && err == nil })
 }

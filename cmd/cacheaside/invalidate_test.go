@@ -52,7 +52,8 @@ func invalidates(w *world, rdb redis.UniversalClient) {
 		Group  bool
 		Keys   int
 	}
-	if r := parsed[result](w, exitOK, "invalidate", "--yes", "user", "a", "", "c d}"); r != (result{"user", false, false, 3}) {
+	if r := parsed[result](w, exitOK, "invalidate", "--yes", "user", "a", "",
+		"c d}"); r != (result{"user", false, false, 3}) {
 		w.Errorf("it says %+v", r)
 	}
 	comes("a", "2")
@@ -112,7 +113,8 @@ func TestInvalidateReportsLineErrors(t *testing.T) {
 	for i := range 2*keysAtOnce + 1 {
 		fmt.Fprintln(&many, i)
 	}
-	if o := w.with(strings.NewReader(many.String()+strings.Repeat("y", longestLine)), "invalidate", "--yes", "user", "-"); o.code != exitOK || !strings.Contains(o.out, fmt.Sprint(2*keysAtOnce+2)) {
+	if o := w.with(strings.NewReader(many.String()+strings.Repeat("y", longestLine)), "invalidate", "--yes", "user",
+		"-"); o.code != exitOK || !strings.Contains(o.out, fmt.Sprint(2*keysAtOnce+2)) {
 		t.Errorf("with many lines: exit code %d: %s%s", o.code, o.out, o.err)
 	}
 }
@@ -139,7 +141,8 @@ func TestInvalidateOnAClusterByOneAddress(t *testing.T) {
 	w.check(err)
 	defer c.Close()
 	var version atomic.Int64
-	l, err := cacheaside.NewLoader(c, "row", func(context.Context, int) (int64, error) { return version.Load(), nil }, nil)
+	l, err := cacheaside.NewLoader(c, "row",
+		func(context.Context, int) (int64, error) { return version.Load(), nil }, nil)
 	w.check(err)
 	stale := func() (n int) {
 		for key := range 100 {

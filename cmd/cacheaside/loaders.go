@@ -54,7 +54,8 @@ func (t *tool) listLoaders(ctx context.Context, args []string) error {
 			return err
 		}
 		if more {
-			t.warn(fmt.Sprintf("Redis knows more than %d loaders under the prefix %s: the list is not complete", maxLoaders, t.prefix))
+			t.warn(fmt.Sprintf("Redis knows more than %d loaders under the prefix %s: the list is not complete",
+				maxLoaders, t.prefix))
 		}
 		if err := t.show(all, func(row func(...any)) {
 			row("LOADER", "SINCE")
@@ -87,7 +88,8 @@ func (t *tool) loaders(ctx context.Context, rdb redis.UniversalClient) (all []sh
 			return nil, false, err
 		}
 		for i := 0; i+1 < len(some); i += 2 {
-			if some[i] != "" && !strings.HasSuffix(some[i], ":groups") { // the last number, and the marks of loaders with groups
+			if some[i] != "" && !strings.HasSuffix(some[i], ":groups") {
+				// the last number, and the marks of loaders with groups
 				fields[some[i]] = some[i+1]
 			}
 		}
@@ -133,10 +135,12 @@ func (t *tool) warnUnknown(ctx context.Context, rdb redis.UniversalClient, loade
 	case !errors.Is(err, redis.Nil):
 		t.warn(fmt.Sprintf("whether Redis knows the loader %s is not known: reading %s: %v", loader, t.registry(), err))
 	case field != loader:
-		t.warn(fmt.Sprintf("the loader %s has no groups under the prefix %s (field %s of the hash %s): no process has read through it with LoaderOptions.Groups. Are LOADER, --prefix and the Redis database right?",
+		t.warn(fmt.Sprintf("the loader %s has no groups under the prefix %s (field %s of the hash %s): no process "+
+			"has read through it with LoaderOptions.Groups. Are LOADER, --prefix and the Redis database right?",
 			loader, t.prefix, field, t.registry()))
 	default:
-		t.warn(fmt.Sprintf("Redis does not know a loader %s under the prefix %s (field %s of the hash %s): no process has read through it. Are LOADER, --prefix and the Redis database right? Redis knows: %s",
+		t.warn(fmt.Sprintf("Redis does not know a loader %s under the prefix %s (field %s of the hash %s): no "+
+			"process has read through it. Are LOADER, --prefix and the Redis database right? Redis knows: %s",
 			loader, t.prefix, field, t.registry(), t.known(ctx, rdb)))
 	}
 }

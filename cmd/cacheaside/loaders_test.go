@@ -18,7 +18,8 @@ func TestInvalidateUnknownLoader(t *testing.T) {
 
 	w.check(rdb.Set(t.Context(), "broken::announced:{"+tagOf(w, rdb)+"}", "not a hash", 0).Err())
 	o := w.with(strings.NewReader(""), "--prefix", "broken", "invalidate", "--yes", "user", "1")
-	if o.code != exitOK || !strings.Contains(o.err, "warning: whether Redis knows the loader user is not known: reading broken::announced") {
+	if o.code != exitOK || !strings.Contains(o.err,
+		"warning: whether Redis knows the loader user is not known: reading broken::announced") {
 		w.Errorf("without a registry: exit code %d: %s%s", o.code, o.out, o.err)
 	}
 }
@@ -47,8 +48,10 @@ func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
 	options := map[string]*cacheaside.LoaderOptions{ // Redis has one more field for a loader with groups
 		"order": {Groups: cacheaside.GroupsOf(func(string, string) []string { return []string{"all"} })},
 	}
-	for _, c := range []struct{ prefix, loader string }{{"cacheaside", "user"}, {"cacheaside", "order"}, {"shop", "cart"}} {
-		cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: c.prefix, RedisTimeout: testenv.Hang, MemoryBytes: -1})
+	for _, c := range []struct{ prefix, loader string }{{"cacheaside", "user"}, {"cacheaside", "order"},
+		{"shop", "cart"}} {
+		cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: c.prefix, RedisTimeout: testenv.Hang,
+			MemoryBytes: -1})
 		w.check(err)
 		l, err := cacheaside.NewLoader(cache, c.loader, load, options[c.loader])
 		w.check(err)
@@ -70,14 +73,16 @@ func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
 	knows("", "invalidate", "--yes", "user", "1")
 	knows("", "invalidate", "--yes", "--all", "order")
 	knows("", "--prefix", "shop", "invalidate", "--yes", "cart", "1")
-	knows("Redis does not know a loader usr under the prefix cacheaside (field usr of the hash cacheaside::announced:{", "invalidate", "--yes", "usr", "1")
+	knows("Redis does not know a loader usr under the prefix cacheaside (field usr of the hash cacheaside::announced:{",
+		"invalidate", "--yes", "usr", "1")
 	knows("Redis knows: order, user\n", "invalidate", "--yes", "--all", "usr")
 	knows("Redis knows: cart\n", "--prefix", "shop", "invalidate", "--yes", "user", "1")
 	knows("Redis knows: no loader at all\n", "--prefix", "shopp", "invalidate", "--yes", "cart", "1")
 
 	// Only order has groups.
 	knows("", "invalidate", "--yes", "--group", "order", "g")
-	knows("the loader user has no groups under the prefix cacheaside (field user:groups of the hash cacheaside::announced:{", "invalidate", "--yes", "--group", "user", "g")
+	knows("the loader user has no groups under the prefix cacheaside (field user:groups of the hash "+
+		"cacheaside::announced:{", "invalidate", "--yes", "--group", "user", "g")
 	knows("Redis knows: order, user\n", "invalidate", "--yes", "--group", "usr", "g")
 
 	// A declined confirmation comes after the warning.

@@ -61,7 +61,8 @@ type locking struct {
 }
 
 func (l *locking) register(flags *flag.FlagSet) {
-	flags.StringVar(&l.lockPrefix, "lock-prefix", "lock:", "the `PREFIX` of the locks (lock.Options.Prefix). Default: lock:")
+	flags.StringVar(&l.lockPrefix, "lock-prefix", "lock:",
+		"the `PREFIX` of the locks (lock.Options.Prefix). Default: lock:")
 }
 
 // found is a lock in the output.
@@ -85,7 +86,8 @@ type foundLocks struct {
 }
 
 func (l *locking) checkFlags(name string) error {
-	ok := l.lockPrefix != "" && len(l.lockPrefix) <= 64 && strings.Trim(strings.ToLower(l.lockPrefix), "abcdefghijklmnopqrstuvwxyz0123456789_.:-") == ""
+	ok := l.lockPrefix != "" && len(l.lockPrefix) <= 64 &&
+		strings.Trim(strings.ToLower(l.lockPrefix), "abcdefghijklmnopqrstuvwxyz0123456789_.:-") == ""
 	if !ok {
 		return usagef("%s: --lock-prefix: letters, digits, '_', '.', ':' and '-', at most 64", name)
 	}
@@ -251,7 +253,9 @@ func (l *locking) breaks(ctx context.Context, args []string) error {
 			return errAbsent
 		}
 		about := fmt.Sprintf(`The lock %s is held by %s, with the token %d, and lives for %s more unless it is extended.
-Its holder will lose it, and will notice only when its next extension fails; until then it continues as if it held the lock. Another process can acquire the lock immediately, with a greater token.`, f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
+Its holder will lose it, and will notice only when its next extension fails; until then it continues as if it held the
+lock. Another process can acquire the lock immediately, with a greater token.`,
+			f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
 		if err := l.ask(ctx, about); err != nil {
 			return err
 		}
@@ -281,7 +285,8 @@ func (l *locking) lookAt(ctx context.Context, rdb redis.UniversalClient, name st
 func (l *locking) take(ctx context.Context, rdb redis.UniversalClient, f found) error {
 	ctx, cancel := l.limited(ctx)
 	defer cancel()
-	done, err := rdb.Eval(ctx, redislock.Break.Source, []string{redislock.Key(l.lockPrefix, string(f.name))}, f.Holder, fmt.Sprint(f.Token)).Int()
+	done, err := rdb.Eval(ctx, redislock.Break.Source, []string{redislock.Key(l.lockPrefix, string(f.name))}, f.Holder,
+		fmt.Sprint(f.Token)).Int()
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,8 @@ func listsLocks(w *world, rdb redis.UniversalClient) {
 		w.Fatalf("%+v", all)
 	}
 	for _, f := range all.Locks {
-		if !f.Held || f.Name != nil || f.Holder == "" || f.LeftMs < 5000 || f.LeftMs > 10000 || f.Waited || f.Flaw != "" {
+		if !f.Held || f.Name != nil || f.Holder == "" || f.LeftMs < 5000 || f.LeftMs > 10000 || f.Waited ||
+			f.Flaw != "" {
 			w.Errorf("%+v", f)
 		}
 	}

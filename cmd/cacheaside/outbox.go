@@ -60,8 +60,10 @@ type outboxing struct {
 }
 
 func (o *outboxing) register(flags *flag.FlagSet) {
-	flags.StringVar(&o.space, "namespace", "", "only items of this `NAMESPACE`: sqloutbox.Options.Namespace, or the Options.Prefix of the cache. Default: all")
-	flags.StringVar(&o.table, "table", "cacheaside_outbox", "sqloutbox.Options.Table: the `TABLE`, or schema.table. Default: cacheaside_outbox")
+	flags.StringVar(&o.space, "namespace", "",
+		"only items of this `NAMESPACE`: sqloutbox.Options.Namespace, or the Options.Prefix of the cache. Default: all")
+	flags.StringVar(&o.table, "table", "cacheaside_outbox",
+		"sqloutbox.Options.Table: the `TABLE`, or schema.table. Default: cacheaside_outbox")
 }
 
 func (o *outboxing) open(db *sqlx.DB) (*sqloutbox.Outbox, error) {
@@ -159,14 +161,16 @@ func (s *shownOutbox) count(ctx context.Context, outbox *sqloutbox.Outbox, only 
 		depth := depths[name]
 		d := shownDepth{depth.Items, depth.Items == counted, depth.Due, depth.Oldest.Milliseconds()}
 		s.Namespaces = append(s.Namespaces, shownSpace{untrusted(name), d})
-		s.Items, s.Due, s.AtLeast, s.OldestMs = s.Items+d.Items, s.Due+d.Due, s.AtLeast || d.AtLeast, max(s.OldestMs, d.OldestMs)
+		s.Items, s.Due, s.AtLeast, s.OldestMs = s.Items+d.Items, s.Due+d.Due, s.AtLeast ||
+			d.AtLeast, max(s.OldestMs, d.OldestMs)
 	}
 	return nil
 }
 
 func (o *outboxing) item(r sqloutbox.Row) shownItem {
 	i := shownItem{
-		Namespace: untrusted(r.Namespace), ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All, Group: r.Key.Group, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
+		Namespace: untrusted(r.Namespace), ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All,
+		Group: r.Key.Group, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
 		Attempts: r.Attempts, Reload: r.Reload, AgainMs: r.Again.Milliseconds(), Unreadable: r.Unreadable,
 	}
 	switch {
@@ -250,7 +254,8 @@ func (s shownItem) cells() []any {
 	if s.Version != "" && s.Version != "1" { // both are names
 		loader += ", version " + s.Version
 	}
-	return []any{s.Namespace, s.ID, loader, key, due, count(s.Attempts, "time"), short(time.Duration(s.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
+	return []any{s.Namespace, s.ID, loader, key, due, count(s.Attempts, "time"),
+		short(time.Duration(s.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
 }
 
 func (o *outboxing) retry(ctx context.Context, args []string) error {
@@ -263,7 +268,8 @@ func (o *outboxing) retry(ctx context.Context, args []string) error {
 		return usagef("outbox retry: it has no arguments; --id names items")
 	case o.all == (len(ids) > 0):
 		return usagef("outbox retry: --id or --all")
-	case slices.ContainsFunc(ids, func(id string) bool { return len(id) != 32 || strings.Trim(id, "0123456789abcdefABCDEF") != "" }):
+	case slices.ContainsFunc(ids,
+		func(id string) bool { return len(id) != 32 || strings.Trim(id, "0123456789abcdefABCDEF") != "" }):
 		return usagef("outbox retry: --id: 32 hexadecimal digits each, separated by commas")
 	case len(ids) > 1000:
 		return usagef("outbox retry: --id: at most 1000")
@@ -305,5 +311,7 @@ func (o *outboxing) asked(ctx context.Context, outbox *sqloutbox.Outbox, named i
 	if !o.all {
 		subject = fmt.Sprintf("The %d items that --id names, as far as they are there and not due yet,", named)
 	}
-	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already. Relays execute them immediately.", subject, depth.Items, o.table, depth.Due))
+	return o.ask(ctx, fmt.Sprintf(
+		"%s will be due now, of %d items in %s, %d of which are due already. Relays execute them immediately.", subject,
+		depth.Items, o.table, depth.Due))
 }

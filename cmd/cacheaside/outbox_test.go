@@ -27,7 +27,8 @@ func onDatabase(t *testing.T) (*world, *sqlx.DB, *sqloutbox.Outbox) {
 }
 
 func item(id byte, text string) consistency.Item {
-	return consistency.Item{ID: strings.Repeat(fmt.Sprintf("%02x", id), 16), Key: cacheaside.Key{Loader: "user", Version: "1", Text: text}}
+	return consistency.Item{ID: strings.Repeat(fmt.Sprintf("%02x", id), 16),
+		Key: cacheaside.Key{Loader: "user", Version: "1", Text: text}}
 }
 
 func TestOutbox(t *testing.T) {
@@ -40,7 +41,8 @@ func TestOutbox(t *testing.T) {
 		t.Errorf("for an empty outbox it shows %+v", s)
 	}
 	w.says(w.ok("outbox", "ls"), "0 items", "no items")
-	claimed, failed, second, all, secret := item(1, "claimed"), item(2, "failed\x1b[31m"), item(3, "second"), item(4, ""), item(5, "CANARY-KEY")
+	claimed, failed, second, all, secret := item(1, "claimed"), item(2, "failed\x1b[31m"), item(3, "second"), item(4,
+		""), item(5, "CANARY-KEY")
 	failed.After, failed.Attempts, failed.Reload = time.Hour, 7, true
 	second.After = time.Hour
 	all.Key.Text, all.Key.All, all.After = "", true, 2*time.Hour
@@ -50,7 +52,8 @@ func TestOutbox(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	w.check(o.Put(ctx, failed, second, all, secret, item(6, "due")))
-	_, err := db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('shop', x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0, 0)")
+	_, err := db.ExecContext(ctx,
+		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('shop', x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0, 0)")
 	w.check(err)
 
 	s := parsed[shownOutbox](w, exitOK, "outbox", "ls")
@@ -83,7 +86,8 @@ func TestOutbox(t *testing.T) {
 		t.Errorf("unreadable: %+v", i)
 	}
 	people := w.ok("outbox", "ls")
-	w.says(people, "7 items, 2 of them due", "7 times", "a relay has claimed it", "by a reload", "all keys", "unreadable", "then once more 5s later")
+	w.says(people, "7 items, 2 of them due", "7 times", "a relay has claimed it", "by a reload", "all keys",
+		"unreadable", "then once more 5s later")
 	if strings.Contains(people, "CANARY") {
 		t.Errorf("it shows keys:\n%s", people)
 	}
@@ -97,12 +101,15 @@ func TestOutbox(t *testing.T) {
 	other, err := sqloutbox.New(db, sqloutbox.MySQL, &sqloutbox.Options{Namespace: "crm"})
 	w.check(err)
 	w.check(other.Put(ctx, item(8, "other")))
-	_, err = db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0, 0)")
+	_, err = db.ExecContext(ctx,
+		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0, 0)")
 	w.check(err)
-	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 9 || len(s.Namespaces) != 3 || len(s.Listed) != 9 {
+	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 9 || len(s.Namespaces) != 3 ||
+		len(s.Listed) != 9 {
 		t.Errorf("for all namespaces it shows %+v", s)
 	}
-	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls", "--namespace", "crm"); s.Items != 1 || len(s.Namespaces) != 1 || len(s.Listed) != 1 || s.Listed[0].Namespace != "crm" {
+	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls", "--namespace", "crm"); s.Items != 1 ||
+		len(s.Namespaces) != 1 || len(s.Listed) != 1 || s.Listed[0].Namespace != "crm" {
 		t.Errorf("for one namespace it shows %+v", s)
 	}
 	people = w.ok("outbox", "ls")
@@ -147,7 +154,8 @@ func TestOutbox(t *testing.T) {
 // TestMySQLIsDown: the error is clear and comes in time.
 func TestMySQLIsDown(t *testing.T) {
 	w := nowhere(t)
-	for _, args := range [][]string{{"outbox", "ls"}, {"outbox", "retry", "--yes", "--all"}, {"binlog", "status"}, {"filter", "rebuild", "--yes", "--table", "a", "--column", "b", "--capacity", "1", "--rate", "0.1", "f"}} {
+	for _, args := range [][]string{{"outbox", "ls"}, {"outbox", "retry", "--yes", "--all"}, {"binlog", "status"},
+		{"filter", "rebuild", "--yes", "--table", "a", "--column", "b", "--capacity", "1", "--rate", "0.1", "f"}} {
 		w.fails(exitFailed, "refused", append([]string{"--timeout", "500ms"}, args...)...)
 	}
 	m := testenv.SharedMariaDB(t)
@@ -174,7 +182,8 @@ func TestOutboxOfPostgres(t *testing.T) {
 	failed.After, failed.Attempts = time.Hour, 7
 	w.check(o.Put(t.Context(), item(1, "due"), failed))
 	s := parsed[shownOutbox](w, exitOK, "outbox", "ls")
-	if s.Items != 2 || s.Due != 1 || len(s.Listed) != 2 || s.Listed[1].Attempts != 7 || s.Listed[1].Hash != keyHash(failed.Key.Hash()) {
+	if s.Items != 2 || s.Due != 1 || len(s.Listed) != 2 || s.Listed[1].Attempts != 7 ||
+		s.Listed[1].Hash != keyHash(failed.Key.Hash()) {
 		t.Errorf("it shows %+v", s)
 	}
 	w.says(w.ok("outbox", "ls", "--show-keys"), "CANARY-KEY")
@@ -191,7 +200,8 @@ func TestOutboxOfPostgres(t *testing.T) {
 	_, err = db.Exec("CREATE TABLE users (id BIGINT PRIMARY KEY); INSERT INTO users SELECT generate_series(1, 2500)")
 	w.check(err)
 	w.env["CACHEASIDE_REDIS"], w.env["DSN"] = testenv.SharedRedis(t).Addr, p.DSN(t)
-	w.says(w.ok("filter", "rebuild", "--yes", "--dsn-env", "DSN", "--table", "users", "--column", "id", "--capacity", "5000", "--rate", "0.01", "--settle", "-1s", "postgres"), "built of 2500 keys")
+	w.says(w.ok("filter", "rebuild", "--yes", "--dsn-env", "DSN", "--table", "users", "--column", "id", "--capacity",
+		"5000", "--rate", "0.01", "--settle", "-1s", "postgres"), "built of 2500 keys")
 }
 
 // TestOutboxGroups: a group is shown as a group, by its hash unless --show-keys is given.

@@ -27,15 +27,23 @@ does not have yet.`,
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		r := &rebuilding{tool: t}
 		t.askable(flags)
-		flags.StringVar(&r.variable, "dsn-env", "", "the environment variable `NAME` that holds the DSN. Default: CACHEASIDE_MYSQL_DSN or CACHEASIDE_POSTGRES_DSN, or --mysql-dsn-file or --postgres-dsn-file")
+		flags.StringVar(&r.variable, "dsn-env", "",
+			"the environment variable `NAME` that holds the DSN. Default: CACHEASIDE_MYSQL_DSN or "+
+				"CACHEASIDE_POSTGRES_DSN, or --mysql-dsn-file or --postgres-dsn-file")
 		flags.StringVar(&r.table, "table", "", "the `TABLE` with the keys, or schema.table")
 		flags.StringVar(&r.column, "column", "", "the `COLUMN` with the keys")
 		flags.StringVar(&r.kind, "type", "int", "the column's `TYPE`: int, uint or string. Default: int")
-		flags.Uint64Var(&r.capacity, "capacity", 0, "the number of `KEYS` to make the filter for. Default: as the present filter, or more if it holds more")
-		flags.Float64Var(&r.rate, "rate", 0, "the `RATE` of false positives, such as 0.01. Default: that of the present filter")
-		flags.IntVar(&r.perSecond, "rows-per-second", 0, "read at most this `NUMBER` of rows a second. Default: no limit")
-		flags.BoolVar(&r.allowFewer, "allow-fewer", false, "also replace a filter that holds more keys (RebuildOptions.AllowFewer)")
-		flags.DurationVar(&r.settle, "settle", 0, "the longest `TIME` that a transaction with inserts takes (RebuildOptions.Settle); negative: none is under way. Default: 10s")
+		flags.Uint64Var(&r.capacity, "capacity", 0,
+			"the number of `KEYS` to make the filter for. Default: as the present filter, or more if it holds more")
+		flags.Float64Var(&r.rate, "rate", 0,
+			"the `RATE` of false positives, such as 0.01. Default: that of the present filter")
+		flags.IntVar(&r.perSecond, "rows-per-second", 0,
+			"read at most this `NUMBER` of rows a second. Default: no limit")
+		flags.BoolVar(&r.allowFewer, "allow-fewer", false,
+			"also replace a filter that holds more keys (RebuildOptions.AllowFewer)")
+		flags.DurationVar(&r.settle, "settle", 0,
+			"the longest `TIME` that a transaction with inserts takes (RebuildOptions.Settle); negative: none is "+
+				"under way. Default: 10s")
 		return r.run
 	},
 }
@@ -77,7 +85,8 @@ func (r *rebuilding) run(ctx context.Context, args []string) error {
 		if err := r.asked(ctx, args[0], known, empty); err != nil {
 			return err
 		}
-		return r.onFilter(ctx, args[0], r.capacity, r.rate, func(ctx context.Context, f *bloom.Redis) error { return r.rebuild(ctx, f, db.DB) })
+		return r.onFilter(ctx, args[0], r.capacity, r.rate,
+			func(ctx context.Context, f *bloom.Redis) error { return r.rebuild(ctx, f, db.DB) })
 	})
 }
 
@@ -136,17 +145,22 @@ func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State, empt
 	if empty {
 		nothing = ", and the column is EMPTY: with --allow-fewer the filter would hide every row"
 	}
-	return r.ask(ctx, fmt.Sprintf("The filter %s will be built anew from all of %s.%s, for %d keys or more, at %g false positives. %s\nUntil it is done there are two in Redis. From then on what is not in that column, nor added since, is \"certainly not\" there%s.", name, quoted(r.table), quoted(r.column), r.capacity, r.rate, present, nothing))
+	return r.ask(ctx, fmt.Sprintf(
+		"The filter %s will be built anew from all of %s.%s, for %d keys or more, at %g false positives. %s\nUntil "+
+			"it is done there are two in Redis. From then on what is not in that column, nor added since, "+
+			"is \"certainly not\" there%s.", name, quoted(r.table), quoted(r.column), r.capacity, r.rate, present,
+		nothing))
 }
 
 func (r *rebuilding) rebuild(ctx context.Context, f *bloom.Redis, db *sql.DB) error {
-	report, err := f.Rebuild(ctx, r.source(db), &bloom.RebuildOptions{Settle: r.settle, Rate: r.perSecond, AllowFewer: r.allowFewer, AllowForeign: true, Progress: func(p bloom.Progress) {
-		about := ""
-		if p.About > 0 {
-			about = fmt.Sprintf(" of about %d", p.About)
-		}
-		fmt.Fprintf(r.stderr, "%d%s keys, %s\n", p.Keys, about, short(p.Elapsed))
-	}})
+	report, err := f.Rebuild(ctx, r.source(db), &bloom.RebuildOptions{Settle: r.settle, Rate: r.perSecond,
+		AllowFewer: r.allowFewer, AllowForeign: true, Progress: func(p bloom.Progress) {
+			about := ""
+			if p.About > 0 {
+				about = fmt.Sprintf(" of about %d", p.About)
+			}
+			fmt.Fprintf(r.stderr, "%d%s keys, %s\n", p.Keys, about, short(p.Elapsed))
+		}})
 	if errors.Is(err, bloom.ErrRebuilding) {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
@@ -164,6 +178,7 @@ func (r *rebuilding) rebuild(ctx context.Context, f *bloom.Redis, db *sql.DB) er
 		Rate     float64 `json:"rate"`
 	}{report.Keys, report.Took.Seconds(), report.Resumed, report.State.Capacity, report.State.Rate}
 	return r.show(result, func(row func(...any)) {
-		row(fmt.Sprintf("built of %d keys in %s, for %d at %g false positives", report.Keys, short(report.Took), report.State.Capacity, report.State.Rate))
+		row(fmt.Sprintf("built of %d keys in %s, for %d at %g false positives", report.Keys, short(report.Took),
+			report.State.Capacity, report.State.Rate))
 	})
 }

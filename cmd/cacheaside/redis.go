@@ -42,8 +42,10 @@ func (t *tool) openRedis(ctx context.Context) (redis.UniversalClient, error) {
 		if to.url != nil {
 			return nil, usagef("--sentinel-master: --redis names sentinels, as host:port, not a URL")
 		}
-		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: t.sentinel, SentinelAddrs: to.addrs, SentinelPassword: t.env("CACHEASIDE_SENTINEL_PASSWORD"),
-			Username: t.user, Password: to.password, DB: t.db, TLSConfig: to.tls, ContextTimeoutEnabled: true, MaxRetries: -1,
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: t.sentinel, SentinelAddrs: to.addrs,
+			SentinelPassword: t.env("CACHEASIDE_SENTINEL_PASSWORD"),
+			Username:         t.user, Password: to.password, DB: t.db, TLSConfig: to.tls, ContextTimeoutEnabled: true,
+			MaxRetries:  -1,
 			DialTimeout: t.timeout, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout}), nil
 	case len(to.addrs) > 1:
 		if t.db != 0 {
@@ -63,7 +65,8 @@ func (t *tool) openRedis(ctx context.Context) (redis.UniversalClient, error) {
 
 func (t *tool) openCluster(addrs []string, user, password string, tls *tls.Config) *redis.ClusterClient {
 	each := t.timeout / time.Duration(len(addrs)+1) // a cluster client ignores the context while it discovers its nodes
-	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: user, Password: password, TLSConfig: tls, ContextTimeoutEnabled: true,
+	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: user, Password: password,
+		TLSConfig: tls, ContextTimeoutEnabled: true,
 		DialTimeout: each, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout, DialerRetries: 1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 }
@@ -96,7 +99,8 @@ func (t *tool) target() (to target, err error) {
 	if from == "" {
 		from, where = cmp.Or(t.env("CACHEASIDE_REDIS"), "localhost:6379"), "CACHEASIDE_REDIS"
 	} else if mayHavePassword(from) {
-		return to, usagef("--redis: a password in an argument is visible in lists of processes; put it into CACHEASIDE_REDIS_PASSWORD, the URL into CACHEASIDE_REDIS, or use --redis-password-file")
+		return to, usagef("--redis: a password in an argument is visible in lists of processes; put it into " +
+			"CACHEASIDE_REDIS_PASSWORD, the URL into CACHEASIDE_REDIS, or use --redis-password-file")
 	}
 	if to.password, err = t.password(); err != nil {
 		return to, err
@@ -126,8 +130,10 @@ func (t *tool) target() (to target, err error) {
 	}
 	for addr := range strings.SplitSeq(from, ",") {
 		addr = strings.TrimSpace(addr)
-		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || strings.ContainsAny(addr, "@/ ") {
-			return to, usagef("%s: host:port, several of them separated by commas, or a URL such as redis://host:port/db", where)
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" ||
+			strings.ContainsAny(addr, "@/ ") {
+			return to, usagef("%s: host:port, several of them separated by commas, or a URL such as "+
+				"redis://host:port/db", where)
 		}
 		to.addrs = append(to.addrs, addr)
 	}
@@ -209,7 +215,8 @@ func (t *tool) redisError(err error) error {
 	case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "ASK"):
 		return fmt.Errorf("this Redis is a node of a cluster: give two of its nodes, separated by a comma: %w", err)
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
-		return fmt.Errorf("the Redis server refuses the user or the password: put the password into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, and the user into --redis-user: %w", err)
+		return fmt.Errorf("the Redis server refuses the user or the password: put the password into "+
+			"CACHEASIDE_REDIS_PASSWORD or --redis-password-file, and the user into --redis-user: %w", err)
 	case errors.Is(err, context.DeadlineExceeded), noanswer.IsTimeout(err):
 		return &slowError{"Redis", t.timeout, err}
 	}

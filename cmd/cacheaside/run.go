@@ -91,7 +91,8 @@ func (t *tool) parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	}
 	for _, arg := range rest {
 		if strings.HasPrefix(arg, "-") && arg != "-" {
-			return nil, usagef("%s: flags stand before the arguments; where an argument begins with \"-\", write -- before the first", flags.Name())
+			return nil, usagef("%s: flags stand before the arguments; where an argument begins with \"-\", write -- "+
+				"before the first", flags.Name())
 		}
 	}
 	return rest, nil

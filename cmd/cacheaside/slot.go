@@ -28,7 +28,8 @@ Exit code 3: no position is saved.`,
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		s := &slots{consuming: consuming{tool: t}}
 		s.register(flags)
-		flags.StringVar(&s.slot, "slot", "cacheaside", "pglogical.Options.Slot: the `NAME` of the replication slot. Default: cacheaside")
+		flags.StringVar(&s.slot, "slot", "cacheaside",
+			"pglogical.Options.Slot: the `NAME` of the replication slot. Default: cacheaside")
 		return s.run
 	},
 }
@@ -109,7 +110,8 @@ const logEnd = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELS
 
 // logTimeline is the timeline of that log. The timeline of the last checkpoint is an older one for
 // some time after a promotion. A standby has no better one.
-const logTimeline = "CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END"
+const logTimeline = "CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) ELSE ('x' " +
+	"|| left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END"
 
 const serverQuery = `SELECT current_setting('server_version') AS version, current_database()::text AS name,
 	(` + logEnd + `)::text AS lsn, (` + logTimeline + `)::text AS timeline,
@@ -133,8 +135,10 @@ func (s *shownSlots) read(ctx context.Context, ask asker, slot string) error {
 		return orNothing(err)
 	}
 	r := rows[0]
-	s.Server = shownPrimary{Version: r["version"], Database: r["name"], LSN: r["lsn"], system: r["system"], timeline: r["timeline"]}
-	s.Settings = append(s.Settings, setting{Name: "wal_level", Value: r["level"], OK: r["level"] == "logical", Needed: "it must be logical"},
+	s.Server = shownPrimary{Version: r["version"], Database: r["name"], LSN: r["lsn"], system: r["system"],
+		timeline: r["timeline"]}
+	s.Settings = append(s.Settings, setting{Name: "wal_level", Value: r["level"], OK: r["level"] == "logical",
+		Needed: "it must be logical"},
 		setting{Name: "max_slot_wal_keep_size", Value: r["keep"], OK: true})
 	rows, err = ask(ctx, slotQuery, slot)
 	if err != nil {
@@ -148,7 +152,8 @@ func (s *shownSlots) read(ctx context.Context, ask asker, slot string) error {
 }
 
 func newSlot(name string, r map[string]string) *shownSlot {
-	s := &shownSlot{Name: name, Active: r["active"] == "true", Status: r["wal_status"], Restart: r["restart"], Confirmed: r["confirmed"], plugin: r["plugin"], database: r["name"], twoPhase: r["two_phase"] == "true"}
+	s := &shownSlot{Name: name, Active: r["active"] == "true", Status: r["wal_status"], Restart: r["restart"],
+		Confirmed: r["confirmed"], plugin: r["plugin"], database: r["name"], twoPhase: r["two_phase"] == "true"}
 	s.Retained, _ = strconv.ParseInt(r["retained"], 10, 64)
 	if safe, err := strconv.ParseInt(r["safe"], 10, 64); err == nil {
 		s.Safe = &safe
@@ -160,8 +165,10 @@ func newSlot(name string, r map[string]string) *shownSlot {
 func (s *shownSlot) settings(database string) (wrong []setting) {
 	for _, set := range []setting{
 		{Name: "plugin", Value: s.plugin, OK: s.plugin == "pgoutput", Needed: "the slot must have the plugin pgoutput"},
-		{Name: "database", Value: s.database, OK: s.database == database, Needed: "the slot belongs to another database than the DSN"},
-		{Name: "two_phase", Value: "on", OK: !s.twoPhase, Needed: "prepared transactions would not be read: drop the slot, and the Source creates another one"},
+		{Name: "database", Value: s.database, OK: s.database == database,
+			Needed: "the slot belongs to another database than the DSN"},
+		{Name: "two_phase", Value: "on", OK: !s.twoPhase,
+			Needed: "prepared transactions would not be read: drop the slot, and the Source creates another one"},
 	} {
 		if !set.OK {
 			wrong = append(wrong, set)
@@ -189,15 +196,20 @@ func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, err
 	case err != nil:
 		return slotProgress{}, err
 	case system != s.Server.system:
-		return slotProgress{State: "lost", Words: "it belongs to another cluster, with the system identifier " + system}, nil
+		return slotProgress{State: "lost", Words: "it belongs to another cluster, with the system identifier " +
+			system}, nil
 	case database != s.Server.Database:
 		return slotProgress{State: "lost", Words: "it belongs to another database: " + quoted(database)}, nil
 	case timeline > current:
-		return slotProgress{State: "lost", Words: fmt.Sprintf("it is on timeline %d, and the server is on %d: the server was restored from a backup", timeline, current)}, nil
+		return slotProgress{State: "lost",
+			Words: fmt.Sprintf("it is on timeline %d, and the server is on %d: the server was restored from a backup",
+				timeline, current)}, nil
 	case s.Slot == nil:
 		return slotProgress{State: "lost", Words: "the slot does not exist"}, nil
 	case s.Slot.Status == "lost":
-		return slotProgress{State: "lost", Words: "the slot is invalid: the server has removed its log (max_slot_wal_keep_size, or idle_replication_slot_timeout)"}, nil
+		return slotProgress{State: "lost",
+			Words: "the slot is invalid: the server has removed its log (max_slot_wal_keep_size, or " +
+				"idle_replication_slot_timeout)"}, nil
 	}
 	rows, err := ask(ctx, behindQuery, lsn, s.Slot.Confirmed)
 	if err != nil || len(rows) == 0 {
@@ -208,15 +220,21 @@ func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, err
 	case err != nil:
 		return slotProgress{}, err
 	case behind < 0:
-		return slotProgress{"ahead", "the log of the server ends before it: the server was restored from a backup, or is another one", behind}, nil
+		return slotProgress{"ahead",
+			"the log of the server ends before it: the server was restored from a backup, or is another one",
+			behind}, nil
 	case rows[0]["passed"] == "true":
-		return slotProgress{"lost", "the slot has advanced past it: it was created again, or another consumer has used it", behind}, nil
+		return slotProgress{"lost",
+			"the slot has advanced past it: it was created again, or another consumer has used it", behind}, nil
 	case timeline < current:
-		return slotProgress{"promoted", "the server was promoted since: the Consumer checks its history, and replaces all bound tables", behind}, nil
+		return slotProgress{"promoted",
+			"the server was promoted since: the Consumer checks its history, and replaces all bound tables",
+			behind}, nil
 	case behind == 0:
 		return slotProgress{"equal", "all of the log is processed", 0}, nil
 	}
-	return slotProgress{"behind", fmt.Sprintf("%d bytes of log are not processed, or not saved as processed", behind), behind}, nil
+	return slotProgress{"behind", fmt.Sprintf("%d bytes of log are not processed, or not saved as processed", behind),
+		behind}, nil
 }
 
 func (s *shownSlots) rows(row func(...any)) {

@@ -23,12 +23,14 @@ type slotted struct {
 
 func onSlot(t *testing.T, p *testenv.Postgres) *slotted {
 	t.Helper()
-	s := &slotted{world: &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": p.DSN(t)}}, db: sqlx.NewDb(p.DB(t), "pgx"), slot: p.Database(t)}
+	s := &slotted{world: &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": p.DSN(t)}},
+		db: sqlx.NewDb(p.DB(t), "pgx"), slot: p.Database(t)}
 	var err error
 	s.checkpoint, err = canal.NewSQLCheckpoint(s.db, nil)
 	s.check(err)
 	t.Cleanup(func() {
-		s.exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '" + s.slot + "'")
+		s.exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '" +
+			s.slot + "'")
 	})
 	return s
 }
@@ -48,7 +50,9 @@ func (s *slotted) ask(query string) (text string) {
 // save saves a position at an LSN, in the format of package pglogical.
 func (s *slotted) save(edit func(string) string) {
 	s.Helper()
-	position := fmt.Sprintf("postgresql:%s:1:%s:0123456789abcdef:%s", s.ask("SELECT system_identifier::text FROM pg_control_system()"), s.ask("SELECT pg_current_wal_flush_lsn()::text"), s.slot)
+	position := fmt.Sprintf("postgresql:%s:1:%s:0123456789abcdef:%s",
+		s.ask("SELECT system_identifier::text FROM pg_control_system()"), s.ask(
+			"SELECT pg_current_wal_flush_lsn()::text"), s.slot)
 	if edit != nil {
 		position = edit(position)
 	}
@@ -71,7 +75,9 @@ func TestSlotStatus(t *testing.T) {
 	s.save(nil)
 	s.exec("CREATE TABLE t (id INT)")
 	got := s.status(exitOK)
-	if got.Progress.State != "behind" || got.Progress.Behind < 100 || got.Saved.Token != 3 || got.Saved.Time == nil || got.Slot.Active || got.Slot.Retained < 100 || got.Slot.Confirmed == "" || got.Slot.Status != "reserved" || got.Server.Database != s.slot || got.Parked != nil {
+	if got.Progress.State != "behind" || got.Progress.Behind < 100 || got.Saved.Token != 3 || got.Saved.Time == nil ||
+		got.Slot.Active || got.Slot.Retained < 100 || got.Slot.Confirmed == "" || got.Slot.Status != "reserved" ||
+		got.Server.Database != s.slot || got.Parked != nil {
 		t.Errorf("it shows %+v %+v", got, got.Slot)
 	}
 	p, err := parking.NewTable(s.db, nil)
@@ -79,7 +85,8 @@ func TestSlotStatus(t *testing.T) {
 	s.check(p.CreateTable(t.Context()))
 	s.check(p.Park(t.Context(), parking.Parked{Reason: "CANARY-VALUE"}))
 	people := s.ok("slot", "status", "--slot", s.slot, "--parking-table", "cacheaside_parked")
-	s.says(people, "behind", "no Consumer reads it", "bytes of log", "parked", "wal_level", "as needed", "no limit", "token 3")
+	s.says(people, "behind", "no Consumer reads it", "bytes of log", "parked", "wal_level", "as needed", "no limit",
+		"token 3")
 	if strings.Contains(people, "CANARY") {
 		t.Error("it shows parked changes")
 	}
@@ -120,7 +127,8 @@ func TestUnusableSlots(t *testing.T) {
 	s.exec("SELECT pg_drop_replication_slot('" + s.slot + "')")
 	s.exec("SELECT pg_create_logical_replication_slot('" + s.slot + "', 'test_decoding')")
 	s.save(nil)
-	if got := s.call("slot", "status", "--slot", s.slot); got.code != exitFailed || !strings.Contains(got.err, "pgoutput") {
+	if got := s.call("slot", "status", "--slot", s.slot); got.code != exitFailed ||
+		!strings.Contains(got.err, "pgoutput") {
 		t.Errorf("another plugin: %+v", got)
 	}
 }
@@ -134,7 +142,8 @@ func TestSlotStatusPromoted(t *testing.T) {
 	s.save(nil)
 	p.NewTimeline(t)
 	testenv.Eventually(t, "it accepts connections", func() bool { return s.db.Ping() == nil })
-	if got := s.status(exitOK).Progress; got.State != "promoted" || !strings.Contains(got.Words, "replaces all bound tables") || got.Behind <= 0 {
+	if got := s.status(exitOK).Progress; got.State != "promoted" ||
+		!strings.Contains(got.Words, "replaces all bound tables") || got.Behind <= 0 {
 		t.Errorf("it shows %+v", got)
 	}
 	s.save(func(p string) string { return strings.Replace(p, ":1:", ":2:", 1) })
@@ -149,7 +158,8 @@ func TestSlotStatusPromoted(t *testing.T) {
 
 // Flags select one of the two servers.
 func TestWhichDatabase(t *testing.T) {
-	w := &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": "user:word@tcp(127.0.0.1:1)/db", "CACHEASIDE_POSTGRES_DSN": "postgres://user:word@127.0.0.1:1/db"}}
+	w := &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": "user:word@tcp(127.0.0.1:1)/db",
+		"CACHEASIDE_POSTGRES_DSN": "postgres://user:word@127.0.0.1:1/db"}}
 	w.fails(exitUsage, "only one", "outbox", "ls")
 	w.fails(exitUsage, "only one", "--mysql-dsn-file", "a", "--postgres-dsn-file", "b", "outbox", "ls")
 	delete(w.env, "CACHEASIDE_MYSQL_DSN")

@@ -118,25 +118,29 @@ func (t *tailing) take(h received) error {
 	}
 	if q, err := invalidation.ReadQuestion(*h.payload); err == nil {
 		t.seen++
-		return t.tell(happening{Time: now, Event: "question", Bytes: len(*h.payload), Text: "a meter asks what memory has of " + count(len(q.Keys), "key")})
+		return t.tell(happening{Time: now, Event: "question", Bytes: len(*h.payload),
+			Text: "a meter asks what memory has of " + count(len(q.Keys), "key")})
 	}
 	m, err := invalidation.Decode([]byte(*h.payload))
 	if err != nil {
 		t.seen++
-		return t.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload), Text: "a message that this version cannot read"})
+		return t.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload),
+			Text: "a message that this version cannot read"})
 	}
 	fresh, gap, late := t.numbers[m.Range].take(m.Previous, m.Number)
 	if !fresh { // received from another master
 		return nil
 	}
 	if gap != 0 {
-		err := t.tell(happening{Time: now, Event: "gap", Range: &m.Range, Number: m.Previous, Previous: gap, Text: fmt.Sprintf("announcements after %d, up to %d, did not arrive", gap, m.Previous)})
+		err := t.tell(happening{Time: now, Event: "gap", Range: &m.Range, Number: m.Previous, Previous: gap,
+			Text: fmt.Sprintf("announcements after %d, up to %d, did not arrive", gap, m.Previous)})
 		if err != nil {
 			return err
 		}
 	}
 	t.seen++
-	e := happening{Time: now, Event: "announced", Range: &m.Range, Number: m.Number, Previous: m.Previous, Late: late, Origin: fmt.Sprintf("%016x", m.Origin), Bytes: len(*h.payload)}
+	e := happening{Time: now, Event: "announced", Range: &m.Range, Number: m.Number, Previous: m.Previous, Late: late,
+		Origin: fmt.Sprintf("%016x", m.Origin), Bytes: len(*h.payload)}
 	m.Each(func(hash uint64) { e.Hashes = append(e.Hashes, keyHash(hash)) })
 	switch m.Kind {
 	case 'k':

@@ -105,7 +105,8 @@ func (l *listeners) keep(ctx context.Context, node *redis.Client, sub *redis.Pub
 			if ctx.Err() != nil {
 				return
 			}
-			l.tell(ctx, received{event: "lost", text: fmt.Sprintf("the subscription to %s; subscribing again: %v", node.Options().Addr, err)})
+			l.tell(ctx, received{event: "lost", text: fmt.Sprintf("the subscription to %s; subscribing again: %v",
+				node.Options().Addr, err)})
 		}
 		if retry.Sleep(ctx, pause) != nil {
 			return

@@ -31,10 +31,12 @@ func (w *world) follow(masters int, args ...string) *following {
 	ctx, end := context.WithTimeout(w.Context(), patience)
 	f := &following{w, &buffer{}, &buffer{}, end, make(chan int, 1)}
 	go func() {
-		f.code <- run(ctx, append([]string{"--json"}, append(args, "tail")...), func(n string) string { return w.env[n] }, strings.NewReader(""), f.out, f.err)
+		f.code <- run(ctx, append([]string{"--json"}, append(args, "tail")...),
+			func(n string) string { return w.env[n] }, strings.NewReader(""), f.out, f.err)
 	}()
 	w.Cleanup(end)
-	testenv.Eventually(w, "a tail that listens", func() bool { return strings.Count(f.out.String(), `"listening"`) >= masters })
+	testenv.Eventually(w, "a tail that listens",
+		func() bool { return strings.Count(f.out.String(), `"listening"`) >= masters })
 	return f
 }
 
@@ -135,7 +137,8 @@ func TestTailGaps(t *testing.T) {
 	w, rdb := onServer(t)
 	f := w.follow(1)
 	for _, m := range []string{
-		message(0, 7, 1, 2, "kabcdefgh"), message(0, 7, 2, 3, "luser"), message(0, 8, 5, 6, "k"), message(0, 8, 3, 5, "ttold"), message(0, 8, 3, 5, "ttold"),
+		message(0, 7, 1, 2, "kabcdefgh"), message(0, 7, 2, 3, "luser"), message(0, 8, 5, 6, "k"),
+		message(0, 8, 3, 5, "ttold"), message(0, 8, 3, 5, "ttold"),
 		"nonsense\x1b[31m\u009b", "", message(0, 8, 6, 7, "x"), message(99, 8, 6, 7, "k"), message(0, 8, 7, 8, "l\x1b[31m"), strings.Repeat("\xff", 1<<20), "\xd1{\"id\":7}", "\xd1\x00", message(0, 9, 8, 9, "k"), message(0, 9, 9, 10, "gp\x1b[31m\x00abcdefgh"), message(0, 9, 10, 11, "gabcdefg"),
 	} {
 		w.check(rdb.Publish(t.Context(), invalidation.Topic("cacheaside", 0), m).Err())
@@ -143,9 +146,11 @@ func TestTailGaps(t *testing.T) {
 	f.out.until(t, `"number":11,`)
 	var got []string
 	for _, h := range f.ends() {
-		got = append(got, strings.TrimRight(fmt.Sprint(h.Event, " ", h.Number, " ", h.Kind, map[bool]string{true: " late"}[h.Late]), " "))
+		got = append(got, strings.TrimRight(fmt.Sprint(h.Event, " ", h.Number, " ", h.Kind,
+			map[bool]string{true: " late"}[h.Late]), " "))
 	}
-	want := []string{"listening 0", "announced 2 keys", "announced 3 loader", "gap 5", "announced 6 keys", "announced 5 told late", "malformed 0", "malformed 0", "announced 7 unknown", "malformed 0", "announced 8 loader", "malformed 0", "question 0", "malformed 0", "announced 9 keys", "announced 10 groups", "announced 11 unknown"}
+	want := []string{"listening 0", "announced 2 keys", "announced 3 loader", "gap 5", "announced 6 keys",
+		"announced 5 told late", "malformed 0", "malformed 0", "announced 7 unknown", "malformed 0", "announced 8 loader", "malformed 0", "question 0", "malformed 0", "announced 9 keys", "announced 10 groups", "announced 11 unknown"}
 	if !slices.Equal(got, want) {
 		t.Errorf("it reports\n%q, want\n%q", got, want)
 	}
@@ -161,17 +166,20 @@ func TestTailForPeople(t *testing.T) {
 	out, errs := &buffer{}, &buffer{}
 	code := make(chan int, 1)
 	go func() {
-		code <- run(t.Context(), []string{"tail", "--count", "5", "--for", "1m"}, func(n string) string { return w.env[n] }, strings.NewReader(""), out, errs)
+		code <- run(t.Context(), []string{"tail", "--count", "5", "--for", "1m"},
+			func(n string) string { return w.env[n] }, strings.NewReader(""), out, errs)
 	}()
 	out.until(t, "listening")
 	hashes := strings.Repeat("abcdefgh", 10)
-	for _, m := range []string{message(0, 7, 1, 2, "k"+hashes), message(0, 7, 4, 5, "l\x1b]0;x\x07\u202e"), "nonsense\x1b[31m", message(0, 7, 5, 6, "t12"), message(0, 7, 6, 7, "gpages\x00abcdefgh")} {
+	for _, m := range []string{message(0, 7, 1, 2, "k"+hashes), message(0, 7, 4, 5, "l\x1b]0;x\x07\u202e"),
+		"nonsense\x1b[31m", message(0, 7, 5, 6, "t12"), message(0, 7, 6, 7, "gpages\x00abcdefgh")} {
 		w.check(rdb.Publish(t.Context(), invalidation.Topic("cacheaside", 0), m).Err())
 	}
 	if c := <-code; c != exitOK {
 		t.Errorf("exit code %d: %s", c, errs)
 	}
-	w.says(out.String(), "TIME", "10 keys: key#6162636465666768", "and 2 more", "gap: announcements after 2, up to 4", "all keys of", "malformed", "2 bytes for listeners", "1 group: group#6162636465666768 of pages", "0000000000000007")
+	w.says(out.String(), "TIME", "10 keys: key#6162636465666768", "and 2 more", "gap: announcements after 2, up to 4",
+		"all keys of", "malformed", "2 bytes for listeners", "1 group: group#6162636465666768 of pages", "0000000000000007")
 	if !harmless(out.String()) {
 		t.Errorf("%q", out.String())
 	}
@@ -201,7 +209,8 @@ func TestTailLost(t *testing.T) {
 	f.out.until(t, `"lost"`)
 	w.check(c.InvalidateKeys(t.Context(), key))
 	p.Restore()
-	testenv.Eventually(t, "a tail that listens again", func() bool { return strings.Count(f.out.String(), `"listening"`) == 2 })
+	testenv.Eventually(t, "a tail that listens again",
+		func() bool { return strings.Count(f.out.String(), `"listening"`) == 2 })
 	w.check(c.InvalidateKeys(t.Context(), key))
 	f.out.until(t, `"gap"`)
 	if n := len(announced(f.ends())); n < 1 {

@@ -14,7 +14,8 @@ import (
 
 // nowhere returns a world without servers.
 func nowhere(t *testing.T) *world {
-	return &world{t, map[string]string{"CACHEASIDE_REDIS": "127.0.0.1:1", "CACHEASIDE_MYSQL_DSN": "user:word@tcp(127.0.0.1:1)/db"}}
+	return &world{t, map[string]string{"CACHEASIDE_REDIS": "127.0.0.1:1",
+		"CACHEASIDE_MYSQL_DSN": "user:word@tcp(127.0.0.1:1)/db"}}
 }
 
 // TestUsage: the message of each mistake names the flag or argument. The exit code is 2.
@@ -132,7 +133,8 @@ func TestHelp(t *testing.T) {
 		if c.name == "slot status" {
 			wide = &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": "postgres://user:word@127.0.0.1:1/db"}}
 		}
-		if o := wide.call(append([]string{"--timeout", "200ms"}, strings.Fields(c.example)...)...); o.code == exitUsage && !strings.Contains(o.err, "--yes") {
+		if o := wide.call(append([]string{"--timeout", "200ms"},
+			strings.Fields(c.example)...)...); o.code == exitUsage && !strings.Contains(o.err, "--yes") {
 			t.Errorf("the example %q is refused: %s", c.example, o.err)
 		}
 		w.says(string(page), "cacheaside "+c.name)
@@ -143,7 +145,8 @@ func TestHelp(t *testing.T) {
 // TestNoPasswordInArguments: a password in an argument is refused, and no message repeats it.
 func TestNoPasswordInArguments(t *testing.T) {
 	w := nowhere(t)
-	for _, url := range []string{"redis://:word@h:1", "redis://user:word@h:1/0", "rediss://user:word@h", "user:word@h:1", "redis://:wo%rd%word@h:1", "redis://h:1?password=word", "h:1,user:word@h:2"} {
+	for _, url := range []string{"redis://:word@h:1", "redis://user:word@h:1/0", "rediss://user:word@h",
+		"user:word@h:1", "redis://:wo%rd%word@h:1", "redis://h:1?password=word", "h:1,user:word@h:2"} {
 		o := w.fails(exitUsage, "password in an argument", "--redis", url, "get", "user", "1")
 		o2 := w.call("--redis", url, "get", "-h")
 		o3 := w.call(url, "get")
@@ -167,7 +170,8 @@ func TestRedisIsDown(t *testing.T) {
 	silent := &world{t, map[string]string{"CACHEASIDE_REDIS": server.Addr}}
 	server.Pause()
 	defer server.Resume()
-	for _, args := range [][]string{{"get", "user", "1"}, {"invalidate", "--yes", "user", "1"}, {"invalidate", "--yes", "--all", "user"}, {"tail"}, {"filter", "info", "f"}, {"filter", "check", "f", "1"}, {"lock", "ls"}, {"lock", "break", "--yes", "x"}} {
+	for _, args := range [][]string{{"get", "user", "1"}, {"invalidate", "--yes", "user", "1"},
+		{"invalidate", "--yes", "--all", "user"}, {"tail"}, {"filter", "info", "f"}, {"filter", "check", "f", "1"}, {"lock", "ls"}, {"lock", "break", "--yes", "x"}} {
 		for _, w := range []*world{nowhere(t), silent} {
 			began := time.Now()
 			o := w.fails(exitFailed, "", append([]string{"--timeout", "300ms"}, args...)...)
@@ -227,9 +231,12 @@ func TestPasswords(t *testing.T) {
 func TestWaysToRedis(t *testing.T) {
 	secure := testenv.StartRedisTLS(t, "~cacheaside*", "+@all")
 	w := &world{t, map[string]string{"CACHEASIDE_REDIS_PASSWORD": secure.Password}}
-	w.fails(exitAbsent, "", "--redis", "rediss://"+secure.Username+"@"+secure.Addr, "--tls-ca", secure.CAFile, "get", "user", "1")
-	w.fails(exitAbsent, "", "--redis", secure.Addr, "--redis-user", secure.Username, "--tls-ca", secure.CAFile, "get", "user", "1")
-	w.fails(exitFailed, "certificate", "--redis", secure.Addr, "--redis-user", secure.Username, "--tls", "get", "user", "1")
+	w.fails(exitAbsent, "", "--redis", "rediss://"+secure.Username+"@"+secure.Addr, "--tls-ca", secure.CAFile, "get",
+		"user", "1")
+	w.fails(exitAbsent, "", "--redis", secure.Addr, "--redis-user", secure.Username, "--tls-ca", secure.CAFile, "get",
+		"user", "1")
+	w.fails(exitFailed, "certificate", "--redis", secure.Addr, "--redis-user", secure.Username, "--tls", "get",
+		"user", "1")
 	s := testenv.SharedSentinel(t)
 	w.env = map[string]string{"CACHEASIDE_REDIS": strings.Join(s.Addrs, ",")}
 	w.ok("--sentinel-master", s.MasterName, "invalidate", "--yes", "user", "1")
@@ -250,10 +257,12 @@ func TestChangesNeedConfirmation(t *testing.T) {
 	put := func() { w.check(rdb.Set(ctx, "cacheaside:user:1:{1}", "x", 0).Err()) }
 	there := func() bool { return rdb.Exists(ctx, "cacheaside:user:1:{1}").Val() == 1 }
 	put()
-	for answer, yes := range map[string]bool{"y\n": true, "Y\n": true, "yes\n": true, "n\n": false, "\n": false, "": false, "y": false, "yess\n": false, strings.Repeat("y", 1000) + "\n": false} {
+	for answer, yes := range map[string]bool{"y\n": true, "Y\n": true, "yes\n": true, "n\n": false, "\n": false,
+		"": false, "y": false, "yess\n": false, strings.Repeat("y", 1000) + "\n": false} {
 		put()
 		o := w.with(types(answer), "invalidate", "user", "1")
-		if there() == yes || (o.code == exitOK) != yes || !strings.Contains(o.err, "Continue?") || !strings.Contains(o.err, "1 key of the loader user") {
+		if there() == yes || (o.code == exitOK) != yes || !strings.Contains(o.err, "Continue?") ||
+			!strings.Contains(o.err, "1 key of the loader user") {
 			t.Errorf("answered %.10q: exit code %d: %s%s", answer, o.code, o.out, o.err)
 		}
 		if !yes && (o.code != exitFailed || !strings.Contains(o.err, "nothing was changed")) {
@@ -273,7 +282,8 @@ func TestChangesNeedConfirmation(t *testing.T) {
 		t.Errorf("with %s as input: exit code %d", os.DevNull, o.code)
 	}
 	before := dump(w, rdb)
-	for _, args := range [][]string{{"invalidate", "user", "1"}, {"invalidate", "--all", "user"}, {"invalidate", "user", "-"}} {
+	for _, args := range [][]string{{"invalidate", "user", "1"}, {"invalidate", "--all", "user"},
+		{"invalidate", "user", "-"}} {
 		for _, stdin := range []*typedTerminal{types("n\n"), types("")} {
 			if o := w.with(stdin, args...); o.code == exitOK {
 				t.Errorf("%q runs without a confirmation", args)
@@ -318,7 +328,8 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	server := testenv.StartRedisTLS(t, allowed...)
-	w := &world{t, map[string]string{"CACHEASIDE_REDIS": "rediss://" + server.Username + "@" + server.Addr, "CACHEASIDE_REDIS_PASSWORD": server.Password}}
+	w := &world{t, map[string]string{"CACHEASIDE_REDIS": "rediss://" + server.Username + "@" + server.Addr,
+		"CACHEASIDE_REDIS_PASSWORD": server.Password}}
 	m := testenv.SharedMariaDB(t)
 	w.env["CACHEASIDE_MYSQL_DSN"] = m.DSN(t)
 	w.rows(m, 10)
@@ -331,7 +342,8 @@ func TestPermissions(t *testing.T) {
 	call(exitAbsent, "get", "--show-value", "user", "1")
 	call(exitAbsent, "loader", "ls")
 	call(exitOK, "invalidate", "--yes", "--replica-lag", "1s", "user", "1")
-	if o := w.call("--tls-ca", server.CAFile, "invalidate", "--yes", "user", "1"); !strings.Contains(o.err, "Redis knows: no loader at all\n") {
+	if o := w.call("--tls-ca", server.CAFile, "invalidate", "--yes", "user", "1"); !strings.Contains(o.err,
+		"Redis knows: no loader at all\n") {
 		t.Errorf("it cannot list the loaders: %s", o.err)
 	}
 	call(exitOK, "invalidate", "--yes", "--all", "user")
@@ -339,7 +351,8 @@ func TestPermissions(t *testing.T) {
 	call(exitOK, "lock", "ls")
 	call(exitOK, "lock", "break", "--yes", "a")
 	for range 2 { // the second run removes what the first has created
-		call(exitOK, "filter", "rebuild", "--yes", "--table", "t", "--column", "id", "--capacity", "10", "--rate", "0.01", "--settle", "-1s", "f")
+		call(exitOK, "filter", "rebuild", "--yes", "--table", "t", "--column", "id", "--capacity", "10", "--rate",
+			"0.01", "--settle", "-1s", "f")
 	}
 	call(exitOK, "filter", "info", "f")
 	call(exitOK, "filter", "check", "f", "1")

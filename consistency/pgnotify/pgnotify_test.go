@@ -34,7 +34,8 @@ func TestListen(t *testing.T) {
 		}
 	}
 	listeners := func() (n int) {
-		if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()").Scan(&n); err != nil {
+		if err := admin.QueryRow(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()").Scan(&n); err != nil {
 			t.Error(err)
 		}
 		return n
@@ -43,7 +44,8 @@ func TestListen(t *testing.T) {
 		"context":                 func(stop func()) { stop() },
 		"context in the callback": func(func()) { exec("NOTIFY some_channel, 'stop'") },
 		"connection": func(func()) {
-			exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()")
+			exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = " +
+				"current_database()")
 		},
 	} {
 		ctx, stop := context.WithCancel(t.Context())
@@ -75,8 +77,10 @@ func TestListen(t *testing.T) {
 // TestListenErrors: a connection string that is not valid is an error at once, without the
 // password.
 func TestListenErrors(t *testing.T) {
-	for _, dsn := range []string{"postgres://user:secret@host:port/shop", "postgres://user:se/cret@host/shop", "host=a password=my secret"} {
-		if _, err := Listen(dsn); err == nil || !strings.Contains(err.Error(), "pgnotify: Listen: connString") || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), ":se") {
+	for _, dsn := range []string{"postgres://user:secret@host:port/shop", "postgres://user:se/cret@host/shop",
+		"host=a password=my secret"} {
+		if _, err := Listen(dsn); err == nil || !strings.Contains(err.Error(), "pgnotify: Listen: connString") ||
+			strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), ":se") {
 			t.Errorf("%s: %v", dsn, err)
 		}
 	}

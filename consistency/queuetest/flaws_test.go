@@ -165,7 +165,8 @@ var flaws = map[string]func(q *queue){
 	},
 	"Unclaimed": func(q *queue) {
 		q.done = func(ctx context.Context, items []consistency.Item) error {
-			return q.Queue.Done(ctx, slices.DeleteFunc(items, func(i consistency.Item) bool { return i.Claim == "" })...)
+			return q.Queue.Done(ctx, slices.DeleteFunc(items,
+				func(i consistency.Item) bool { return i.Claim == "" })...)
 		}
 	},
 	"Apart": func(q *queue) { q.shared = true },

@@ -49,8 +49,10 @@ func TestPostgresBloat(t *testing.T) {
 	_, all := o.claimPlan(noFloor)
 	p99 := func(d []time.Duration) time.Duration { slices.Sort(d); return d[len(d)*99/100] }
 	a, b := p99(first), p99(last)
-	t.Logf("%v, %d writes at first and %d at last: p50 %v and %v, p99 %v and %v (%.2f); a claim reads %d pages, %d without the floor: %s",
-		*bloatFor, len(first), len(last), first[len(first)/2], last[len(last)/2], a, b, float64(b)/float64(a), pages, all, nodes)
+	t.Logf("%v, %d writes at first and %d at last: p50 %v and %v, p99 %v and %v (%.2f); a claim reads %d pages, %d "+
+		"without the floor: %s",
+		*bloatFor, len(first), len(last), first[len(first)/2], last[len(last)/2], a, b, float64(b)/float64(a), pages,
+		all, nodes)
 	if float64(b) > 1.5*float64(a) {
 		t.Errorf("the p99 of writes grows from %v to %v", a, b)
 	}

@@ -94,7 +94,8 @@ func (t *outboxTest) clocks() (ahead func(time.Duration), db *sqlx.DB) {
 	return func(d time.Duration) { // the clock cannot be moved, but the rows can
 		by := (is - d).Microseconds()
 		is = d
-		t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due + %d, created = created + %d, since = CASE since WHEN 0 THEN 0 ELSE since + %d END", by, by, by))
+		t.exec(t.db, fmt.Sprintf(
+			"UPDATE cacheaside_outbox SET due = due + %d, created = created + %d, since = CASE since WHEN 0 THEN 0 ELSE since + %d END", by, by, by))
 	}, t.db
 }
 
@@ -103,7 +104,8 @@ func (t *outboxTest) relayed(o *Outbox, told *testenv.Log) *consistency.Relay {
 	t.Helper()
 	cache, err := cacheaside.NewLocal(nil)
 	t.check(err)
-	relay, err := consistency.NewRelay(cache, o, &consistency.RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(told, nil))})
+	relay, err := consistency.NewRelay(cache, o,
+		&consistency.RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(told, nil))})
 	t.check(err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -202,7 +204,8 @@ func TestTwoClocks(t *testing.T) {
 			late.After = 30 * time.Minute
 			t.check(put.Put(t.ctx(), textItem(fmt.Sprint(n)), late))
 			testenv.Eventually(t.TB, "it is done", func() bool { return relay.Stats().Done == int64(n+1) })
-			if r := rowOf(&outboxTest{TB: t.TB, Outbox: o}, late.Key.Text); r.After > 30*time.Minute || r.After < 25*time.Minute {
+			if r := rowOf(&outboxTest{TB: t.TB, Outbox: o}, late.Key.Text); r.After > 30*time.Minute ||
+				r.After < 25*time.Minute {
 				t.Errorf("what was to wait for 30 minutes waits for %v", r.After)
 			}
 		}
@@ -295,7 +298,8 @@ func TestClockSince(t *testing.T) {
 		rows, err := o.List(t.ctx(), 10)
 		t.check(err)
 		for _, r := range rows {
-			most := map[string]time.Duration{got[0].Key.Text: 30 * time.Minute, got[1].Key.Text: 0, got[2].Key.Text: claimLong, "000003": 90 * time.Minute, "far": 4 * time.Hour}[r.Key.Text]
+			most := map[string]time.Duration{got[0].Key.Text: 30 * time.Minute, got[1].Key.Text: 0,
+				got[2].Key.Text: claimLong, "000003": 90 * time.Minute, "far": 4 * time.Hour}[r.Key.Text]
 			if r.After > most || r.After < most-20*time.Minute {
 				t.Errorf("%s waits for %v, not %v", r.Key.Text, r.After, most)
 			}

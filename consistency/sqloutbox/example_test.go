@@ -41,7 +41,8 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	for _, id := range []string{"1", "2", "3"} {
-		if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: id}, After: time.Minute}); err != nil {
+		if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: id},
+			After: time.Minute}); err != nil {
 			log.Fatal(err)
 		}
 	}

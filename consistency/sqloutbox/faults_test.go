@@ -26,7 +26,8 @@ func (t *outboxTest) environment() []string {
 	}
 	var file string
 	t.check(t.db.Get(&file, "SELECT file FROM pragma_database_list"))
-	return []string{"OUTBOX_DRIVER=sqlite", "OUTBOX_DSN=file:" + file + "?_pragma=busy_timeout(10000)&_txlock=immediate"}
+	return []string{"OUTBOX_DRIVER=sqlite",
+		"OUTBOX_DSN=file:" + file + "?_pragma=busy_timeout(10000)&_txlock=immediate"}
 }
 
 func outboxOfChild() (*Outbox, *sqlx.DB) {

@@ -46,7 +46,8 @@ func TestList(t *testing.T) {
 		if r := rowOf(t, "due"); r.After > 0 || r.Claim != "" || r.Attempts != 0 || r.Unreadable {
 			t.Errorf("due: %+v", r)
 		}
-		if r := rowOf(t, "again"); r.After < 30*time.Second || r.After > time.Minute || r.Again != time.Second || r.Attempts != 3 {
+		if r := rowOf(t, "again"); r.After < 30*time.Second || r.After > time.Minute || r.Again != time.Second ||
+			r.Attempts != 3 {
 			t.Errorf("again: %+v", r)
 		}
 		if r := rowOf(t, "claimed"); r.Claim != claimed[0].Claim || r.ID != claimed[0].ID {

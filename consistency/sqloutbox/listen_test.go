@@ -223,7 +223,8 @@ func whileListening(t *testing.T, change func(q *listenedQueue), test func(l *li
 		load := func(context.Context, string) (string, error) { return "", errors.New("nothing is loaded here") }
 		l.rows, err = cacheaside.NewLoader(cache, "user", load, &cacheaside.LoaderOptions{Filter: l})
 		l.check(err)
-		relay, err := consistency.NewRelay(cache, q, &consistency.RelayOptions{Logger: slog.New(slog.NewTextHandler(&l.logs, nil))})
+		relay, err := consistency.NewRelay(cache, q,
+			&consistency.RelayOptions{Logger: slog.New(slog.NewTextHandler(&l.logs, nil))})
 		l.check(err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -307,7 +308,8 @@ func TestListenerPutsBack(t *testing.T) {
 		_ = q.notify(l.Context(), notifyItems)
 		l.at(20 * time.Second)
 		got := l.times("1")
-		if len(got) != 2 || got[0] > 14*time.Second || got[1] < got[0]+5*time.Second || got[1] > got[0]+5*time.Second+700*time.Millisecond {
+		if len(got) != 2 || got[0] > 14*time.Second || got[1] < got[0]+5*time.Second ||
+			got[1] > got[0]+5*time.Second+700*time.Millisecond {
 			t.Errorf("done after %v", got)
 		}
 	})
@@ -341,7 +343,8 @@ func TestListenerPolls(t *testing.T) {
 				if n := q.connects.Load() - connects; n > 20 {
 					t.Errorf("%d connections in a minute", n)
 				}
-				if text := l.logs.String(); strings.Count(text, "cannot listen") != 1 || !strings.Contains(text, f.logged) {
+				if text := l.logs.String(); strings.Count(text, "cannot listen") != 1 ||
+					!strings.Contains(text, f.logged) {
 					t.Errorf("logged %s", text)
 				}
 				f.set(q, false)
@@ -362,13 +365,14 @@ func TestListenerPolls(t *testing.T) {
 // TestListenerIgnoresContext: a function that ignores its context does not keep Run from returning.
 func TestListenerIgnoresContext(t *testing.T) {
 	var returns chan struct{}
-	whileListening(t, func(q *listenedQueue) { returns = make(chan struct{}); q.ignores = returns }, func(l *listening, _ *listenedQueue) {
-		l.at(time.Second)
-		if err := l.stop(); err != nil || time.Since(l.began) > time.Minute {
-			t.Errorf("%v after %v", err, time.Since(l.began))
-		}
-		close(returns)
-	})
+	whileListening(t, func(q *listenedQueue) { returns = make(chan struct{}); q.ignores = returns },
+		func(l *listening, _ *listenedQueue) {
+			l.at(time.Second)
+			if err := l.stop(); err != nil || time.Since(l.began) > time.Minute {
+				t.Errorf("%v after %v", err, time.Since(l.began))
+			}
+			close(returns)
+		})
 }
 
 // TestListenerDoesNotReturn: while a function does not return although its connection has failed,
@@ -399,7 +403,8 @@ func TestListenerDoesNotReturn(t *testing.T) {
 				if n := q.claims.Load() - claims; n < 290 {
 					t.Errorf("%d claims in a minute", n)
 				}
-				if text := l.logs.String(); strings.Count(text, "cannot listen") != 1 || !strings.Contains(text, c.logged) {
+				if text := l.logs.String(); strings.Count(text, "cannot listen") != 1 ||
+					!strings.Contains(text, c.logged) {
 					t.Errorf("logged %s", text)
 				}
 				if n := q.connects.Load(); n != 1 {

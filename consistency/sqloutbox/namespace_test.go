@@ -26,7 +26,8 @@ func (t *outboxTest) application(server *testenv.Redis, prefix string) *applicat
 	t.Helper()
 	a := &application{}
 	var err error
-	a.cache, err = cacheaside.New(server.Client(t.TB), &cacheaside.Options{Prefix: prefix, MemoryBytes: -1, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
+	a.cache, err = cacheaside.New(server.Client(t.TB),
+		&cacheaside.Options{Prefix: prefix, MemoryBytes: -1, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	t.check(err)
 	t.Cleanup(func() { a.cache.Close() })
 	a.rows, err = cacheaside.NewLoader(a.cache, "item", func(ctx context.Context, id int) (v string, err error) {
@@ -36,7 +37,8 @@ func (t *outboxTest) application(server *testenv.Redis, prefix string) *applicat
 	t.check(err)
 	box, err := New(t.db, t.text.dialect, nil)
 	t.check(err)
-	a.Writer, err = consistency.NewWriter(t.db, a.cache, &consistency.Options{Level: consistency.Async, AsyncDelay: time.Millisecond, Queue: box, Relay: &consistency.RelayOptions{Poll: time.Millisecond}})
+	a.Writer, err = consistency.NewWriter(t.db, a.cache, &consistency.Options{Level: consistency.Async,
+		AsyncDelay: time.Millisecond, Queue: box, Relay: &consistency.RelayOptions{Poll: time.Millisecond}})
 	t.check(err)
 	t.Cleanup(func() { a.Close() })
 	return a
@@ -89,7 +91,8 @@ func TestOutboxNamespaces(t *testing.T) {
 		t.check(b.Put(t.ctx(), textItem("b3")))
 
 		for i, text := range []string{"b3", "b1", "a1"} {
-			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %d WHERE text = %s", 100_000*(i+1), t.hex(text)))
+			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %d WHERE text = %s", 100_000*(i+1),
+				t.hex(text)))
 		}
 
 		count := func(o *Outbox, items, due int) {
@@ -241,7 +244,8 @@ func TestBind(t *testing.T) {
 			o := outbox("")
 			box.check(make(shop, o))
 			box.check(again(shop, o))
-			if err := again(crm, o); err == nil || !strings.Contains(err.Error(), `"shop"`) || !strings.Contains(err.Error(), `"crm"`) {
+			if err := again(crm, o); err == nil || !strings.Contains(err.Error(), `"shop"`) ||
+				!strings.Contains(err.Error(), `"crm"`) {
 				t.Errorf("for another cache: %v", err)
 			}
 			box.check(again(shop, struct{ *Outbox }{o}))
@@ -264,7 +268,8 @@ func TestBind(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"a b", "x'", "ü", strings.Repeat("a", 256)} {
-		if _, err := New(box.db, SQLite, &Options{Namespace: bad}); err == nil || !strings.Contains(err.Error(), "Namespace") {
+		if _, err := New(box.db, SQLite, &Options{Namespace: bad}); err == nil ||
+			!strings.Contains(err.Error(), "Namespace") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -293,7 +298,8 @@ func TestUnclaimed(t *testing.T) {
 			t.check(o.Put(t.ctx(), textItems(600)...))
 		}
 		for _, name := range []string{"gone", "gone2"} {
-			t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.text.in(name).namespace)
+			t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+
+				t.text.in(name).namespace)
 		}
 		t.check(t.Put(t.ctx(), textItem("own")))
 		t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.mine().namespace)
@@ -306,7 +312,8 @@ func TestUnclaimed(t *testing.T) {
 		t.check(err)
 		t.Cleanup(func() { cache.Close() })
 		var told testenv.Log
-		relay, err := consistency.NewRelay(cache, t.Outbox, &consistency.RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+		relay, err := consistency.NewRelay(cache, t.Outbox,
+			&consistency.RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&told, nil))})
 		t.check(err)
 		ctx, stop := context.WithCancel(t.ctx())
 		ended := make(chan error)
@@ -328,7 +335,8 @@ func TestUnclaimed(t *testing.T) {
 		testenv.Eventually(t.TB, "the rest is seen", func() bool { return relay.Stats().Depth.Others == 600 })
 		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone2").namespace)
 		again()
-		testenv.Eventually(t.TB, "it is over", func() bool { return relay.Stats().Depth.Others == 0 && relay.Stats().Depth.Items == 0 })
+		testenv.Eventually(t.TB, "it is over",
+			func() bool { return relay.Stats().Depth.Others == 0 && relay.Stats().Depth.Items == 0 })
 		stop()
 		t.check(<-ended)
 		if n := strings.Count(told.String(), "no Relay claims"); n != 1 {
@@ -348,7 +356,8 @@ func TestUnclaimed(t *testing.T) {
 func TestShownNames(t *testing.T) {
 	t.Parallel()
 	got := shownNames([]string{"shop", "", "a\nb", "\xff", "a b"})
-	if want := []string{"shop", "none (put by a release without namespaces)", `"a\nb"`, `"\xff"`, `"a b"`}; !slices.Equal(got, want) {
+	if want := []string{"shop", "none (put by a release without namespaces)", `"a\nb"`, `"\xff"`,
+		`"a b"`}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }

@@ -298,7 +298,9 @@ func TestNotifyClose(t *testing.T) {
 	cache, err := cacheaside.NewLocal(nil)
 	o.check(err)
 	defer cache.Close()
-	w, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: o.listening(db, testenv.SharedPostgres(t).DSN(t)), NoRelay: true, Level: consistency.Async})
+	w, err := consistency.NewWriter(db, cache,
+		&consistency.Options{Queue: o.listening(db, testenv.SharedPostgres(t).DSN(t)), NoRelay: true,
+			Level: consistency.Async})
 	o.check(err)
 	defer w.Close()
 	o.check(w.Update(o.ctx(), func(context.Context, *sqlx.Tx) error { return nil }, textItem("a").Key))
@@ -312,7 +314,8 @@ func TestNotifyClose(t *testing.T) {
 func TestNotifyNamespaces(t *testing.T) {
 	o := outboxOnPostgres(t)
 	channels := map[string]bool{}
-	for _, options := range []Options{{Namespace: "a"}, {Namespace: "b"}, {Namespace: "a", Table: "other"}, {Namespace: "a", Table: "public.cacheaside_outbox"}} {
+	for _, options := range []Options{{Namespace: "a"}, {Namespace: "b"}, {Namespace: "a", Table: "other"},
+		{Namespace: "a", Table: "public.cacheaside_outbox"}} {
 		box, err := New(o.db, Postgres, &options)
 		o.check(err)
 		channels[box.channel()] = true
@@ -320,7 +323,9 @@ func TestNotifyNamespaces(t *testing.T) {
 	if len(channels) != 3 {
 		t.Errorf("channels %v", channels)
 	}
-	if _, err := New(sqlx.NewDb(sqlite.Open(t), "sqlite"), SQLite, &Options{Listen: func(context.Context, string, func(string)) error { return nil }}); err == nil || !strings.Contains(err.Error(), "Listen") {
+	if _, err := New(sqlx.NewDb(sqlite.Open(t), "sqlite"), SQLite,
+		&Options{Listen: func(context.Context, string, func(string)) error { return nil }}); err == nil ||
+		!strings.Contains(err.Error(), "Listen") {
 		t.Errorf("Listen with SQLite: %v", err)
 	}
 }
@@ -333,8 +338,10 @@ func TestNotifyReconnects(t *testing.T) {
 	box := o.listening(o.db, testenv.SharedPostgres(t).DSN(t))
 	relay := o.relayed(box, &told)
 	for n := range 3 {
-		testenv.Eventually(t, "it listens", func() bool { return strings.Count(told.String(), "a Relay listens") == n+1 })
-		o.exec(o.db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()")
+		testenv.Eventually(t, "it listens",
+			func() bool { return strings.Count(told.String(), "a Relay listens") == n+1 })
+		o.exec(o.db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname "+
+			"= current_database()")
 		testenv.Eventually(t, "the end", func() bool { return strings.Count(told.String(), "cannot listen") == n+1 })
 		o.check(o.Put(o.ctx(), textItem("a")))
 		testenv.Eventually(t, "the item", func() bool { return relay.Stats().Done == int64(n+1) })

@@ -306,7 +306,8 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o.check(o.Put(o.ctx(), items...))
 	o.check(o.PutIn(o.ctx(), late, textItems(1)...))
 	locked := o.begin(o.db)
-	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE namespace = "+o.mine().namespace+" AND id = "+o.mine().list([]rowID{id})+" FOR UPDATE")
+	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE namespace = "+o.mine().namespace+" AND id = "+
+		o.mine().list([]rowID{id})+" FOR UPDATE")
 
 	claimed := o.some(o.Outbox, 1000)
 	if len(claimed) != 399 {
@@ -447,7 +448,8 @@ func testSessions(tb *testing.T, e testenv.Engine) {
 			db.SetMaxOpenConns(1)
 			before := o.sessionOf(db)
 			with := o.outbox(db)
-			o.check(with.Put(o.ctx(), textItem("a'b`c\"d\\e\xff\x00é"), textItem("b"), all, consistency.Item{Key: textItem("d").Key, After: time.Millisecond}, far))
+			o.check(with.Put(o.ctx(), textItem("a'b`c\"d\\e\xff\x00é"), textItem("b"), all,
+				consistency.Item{Key: textItem("d").Key, After: time.Millisecond}, far))
 			d, err := with.Depth(o.ctx())
 			o.check(err)
 			if d.Items != 5 || d.Due < 3 || d.Oldest > testenv.Hang {
@@ -501,7 +503,8 @@ func (t *outboxTest) sessionOf(db *sqlx.DB) string {
 		tx := t.begin(db)
 		defer tx.Rollback()
 		t.exec(tx, "SET LOCAL standard_conforming_strings = on") // without it the driver refuses some queries
-		t.check(tx.Get(&settings, "SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name <> 'standard_conforming_strings'"))
+		t.check(tx.Get(&settings,
+			"SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name <> 'standard_conforming_strings'"))
 		return settings
 	}
 	var times [2]string
@@ -537,7 +540,8 @@ func TestHostileKeys(t *testing.T) {
 				t.Errorf("%+v was put", bad)
 			}
 		}
-		for _, bad := range []consistency.Item{{}, {ID: "x"}, {ID: consistency.NewID(), Claim: "1 OR 1"}, {ID: consistency.NewID(), Claim: "-1"}, {ID: consistency.NewID(), Claim: "0"}} {
+		for _, bad := range []consistency.Item{{}, {ID: "x"}, {ID: consistency.NewID(), Claim: "1 OR 1"},
+			{ID: consistency.NewID(), Claim: "-1"}, {ID: consistency.NewID(), Claim: "0"}} {
 			if t.Done(t.ctx(), bad) == nil || t.Later(t.ctx(), bad) == nil {
 				t.Errorf("%+v was finished", bad)
 			}
@@ -550,7 +554,8 @@ func TestHostileKeys(t *testing.T) {
 func TestLongKeys(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		private := strings.Repeat("secret", 20000)
-		longest := []consistency.Item{textItem(private[:maxText]), {Key: cacheaside.Key{Loader: private[:maxName], Version: private[:maxName]}}}
+		longest := []consistency.Item{textItem(private[:maxText]),
+			{Key: cacheaside.Key{Loader: private[:maxName], Version: private[:maxName]}}}
 		t.check(t.Put(t.ctx(), longest...))
 		got := t.eventually(t.Outbox, 2)
 		for i := range longest {
@@ -572,7 +577,8 @@ func TestLongKeys(t *testing.T) {
 				t.Error("the error shows the key")
 			}
 		}
-		if err := t.Put(t.ctx(), long); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x", long.Key.Hash())) {
+		if err := t.Put(t.ctx(), long); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf("%016x", long.Key.Hash())) {
 			t.Error(err)
 		}
 		t.holds(0, "refused as a whole")
@@ -610,8 +616,10 @@ func TestForeignRows(t *testing.T) {
 		insert := func(loader, version string, numbers ...int64) {
 			id, err := parseID(consistency.NewID())
 			t.check(err)
-			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts, admit) VALUES (%s, %s, %d, %d, %d, %s, %s, %s, %d, %d, %d, %d, 0)",
-				t.mine().namespace, t.hex(string(id[:])), numbers[0], numbers[1], numbers[2], t.hex(loader), t.hex(version), t.hex("ab"), numbers[3], numbers[4], numbers[5], numbers[6]))
+			t.exec(t.db, fmt.Sprintf(
+				"INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts, admit) VALUES (%s, %s, %d, %d, %d, %s, %s, %s, %d, %d, %d, %d, 0)",
+				t.mine().namespace, t.hex(string(id[:])), numbers[0], numbers[1], numbers[2], t.hex(loader), t.hex(
+					version), t.hex("ab"), numbers[3], numbers[4], numbers[5], numbers[6]))
 		}
 		const most, least = 1<<63 - 1, -1 << 63
 		insert("user'", "1", 0, 0, 0, 0, 0, 0, 0)
@@ -653,10 +661,14 @@ func TestForeignRows(t *testing.T) {
 }
 
 func FuzzOutboxRow(f *testing.F) {
-	f.Add([]byte("0123456789abcdef"), []byte("user"), []byte("1"), []byte("42"), int64(1), int64(2), int64(3), int64(4), []byte("5"), uint8(0))
-	f.Add([]byte("0123456789abcdef"), []byte("user"), []byte("1"), []byte("team:7"), int64(1), int64(groupOfKeys), int64(3), int64(4), []byte("5"), uint8(0))
-	f.Add([]byte{}, []byte("user'"), []byte{}, []byte{0xff}, int64(-1), int64(1<<63-1), int64(-1<<63), int64(1<<62), []byte("x"), uint8(255))
-	f.Fuzz(func(t *testing.T, id, loader, version, text []byte, claim, all, again, reload int64, attempts []byte, absent uint8) {
+	f.Add([]byte("0123456789abcdef"), []byte("user"), []byte("1"), []byte("42"), int64(1), int64(2), int64(3), int64(4),
+		[]byte("5"), uint8(0))
+	f.Add([]byte("0123456789abcdef"), []byte("user"), []byte("1"), []byte("team:7"), int64(1), int64(groupOfKeys),
+		int64(3), int64(4), []byte("5"), uint8(0))
+	f.Add([]byte{}, []byte("user'"), []byte{}, []byte{0xff}, int64(-1), int64(1<<63-1), int64(-1<<63), int64(1<<62),
+		[]byte("x"), uint8(255))
+	f.Fuzz(func(t *testing.T, id, loader, version, text []byte, claim, all, again, reload int64, attempts []byte,
+		absent uint8) {
 		c := cells{id, claim, int64(0), loader, version, text, all, again, reload, attempts, again}
 		for i := range 8 { // NULL, or of another type
 			if absent&(1<<i) != 0 {
@@ -675,7 +687,8 @@ func FuzzOutboxRow(f *testing.F) {
 		}
 		if readable && absent == 0 && len(id) == len(rowID{}) {
 			b := (statements{table: "t"}).insertRow(nil, rowID(id), &item)
-			if strings.ContainsAny(strings.ReplaceAll(string(b), "x'", ""), "\"`;\\") || strings.Count(string(b), "'")%2 != 0 {
+			if strings.ContainsAny(strings.ReplaceAll(string(b), "x'", ""), "\"`;\\") ||
+				strings.Count(string(b), "'")%2 != 0 {
 				t.Errorf("%q", b)
 			}
 			if back, err := parseID(item.ID); err != nil || string(back[:]) != string(id) {
@@ -707,7 +720,8 @@ func TestOutboxRefuses(t *testing.T) {
 		{db, MySQL, strings.Repeat("a", 61), "Table"},
 		{db, SQLite, "main.b", "Table"},
 	} {
-		if _, err := New(c.db, c.dialect, &Options{Table: c.table}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := New(c.db, c.dialect, &Options{Table: c.table}); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v %q: %v", c.dialect, c.table, err)
 		}
 	}
@@ -762,7 +776,8 @@ func testErrors(t *testing.T, e testenv.Engine) {
 		t.Errorf("without the index: %v", err)
 	}
 	o.exec(o.db, "ALTER TABLE cacheaside_outbox MODIFY text VARCHAR(100) CHARACTER SET utf8mb4")
-	if err := o.Put(o.ctx(), textItem("secret\xff")); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "Schema") {
+	if err := o.Put(o.ctx(), textItem("secret\xff")); err == nil || strings.Contains(err.Error(), "secret") ||
+		!strings.Contains(err.Error(), "Schema") {
 		t.Errorf("with a column that is not binary: %v", err)
 	}
 	o.exec(o.db, "DROP TABLE cacheaside_outbox")
@@ -786,17 +801,20 @@ func testDeadlock(t *testing.T, e testenv.Engine) {
 	o.exec(o.db, "CREATE TABLE heavy (n INT)")
 	tx := o.begin(o.db)
 	o.exec(tx, "INSERT INTO heavy SELECT 1 FROM "+testenv.Numbers(1, 1000)) // so that it is not the victim
-	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE namespace = "+o.mine().namespace+" AND id = x'"+b.ID+"'")
+	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE namespace = "+o.mine().namespace+" AND id = x'"+
+		b.ID+"'")
 	done := make(chan error, 1)
 	go func() { done <- o.Done(o.ctx(), a, b) }()              // it has a, and waits for b
 	for ctx := o.ctx(); ; time.Sleep(150 * time.Millisecond) { // asked more often, the server does not look again
 		var waiting int
-		o.check(o.db.GetContext(ctx, &waiting, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
+		o.check(o.db.GetContext(ctx, &waiting,
+			"SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
 		if waiting > 0 {
 			break
 		}
 	}
-	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE namespace = "+o.mine().namespace+" AND id = x'"+a.ID+"'")
+	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE namespace = "+o.mine().namespace+" AND id = x'"+
+		a.ID+"'")
 	o.check(tx.Commit())
 	o.check(<-done)
 	o.holds(0, "done")
@@ -827,7 +845,8 @@ func TestBusy(t *testing.T) {
 	if calls != outboxAttempts {
 		t.Errorf("%d tries", calls)
 	}
-	if err := o.session(o.ctx(), func(*sql.Conn) error { calls++; return busy }); !errors.Is(err, busy) || calls != 2*outboxAttempts {
+	if err := o.session(o.ctx(), func(*sql.Conn) error { calls++; return busy }); !errors.Is(err, busy) ||
+		calls != 2*outboxAttempts {
 		t.Errorf("%d tries, %v", calls-outboxAttempts, err)
 	}
 }

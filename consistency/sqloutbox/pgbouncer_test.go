@@ -14,7 +14,9 @@ import (
 
 // throughPgBouncer returns n outboxes of a new database, behind a PgBouncer that may execute each
 // transaction in another session, and does not know prepared statements.
-func throughPgBouncer(t testing.TB, mode string, namespace func(n int) string) func(t testing.TB, n int) []consistency.Queue {
+func throughPgBouncer(
+	t testing.TB, mode string, namespace func(n int) string,
+) func(t testing.TB, n int) []consistency.Queue {
 	server := testenv.SharedPostgres(t)
 	return func(t testing.TB, n int) []consistency.Queue {
 		db, err := sqlx.Open("pgx", testenv.StartPgBouncer(t, server)+"&default_query_exec_mode="+mode)

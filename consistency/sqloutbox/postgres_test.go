@@ -66,7 +66,8 @@ func TestPostgresClock(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
 	var after time.Duration
-	o.check(tx.GetContext(o.ctx(), &after, "SELECT MIN(LEAST(created, due)) - (EXTRACT(EPOCH FROM now()) * 1000000)::bigint FROM cacheaside_outbox"))
+	o.check(tx.GetContext(o.ctx(), &after,
+		"SELECT MIN(LEAST(created, due)) - (EXTRACT(EPOCH FROM now()) * 1000000)::bigint FROM cacheaside_outbox"))
 	if after *= time.Microsecond; after < 50*time.Millisecond {
 		t.Errorf("put %v after the beginning of the transaction", after)
 	}
@@ -289,7 +290,8 @@ func TestPostgresErrors(t *testing.T) {
 		o.exec(o.db, "DROP TABLE cacheaside_outbox")
 		o.check(o.CreateTable(o.ctx()))
 		o.exec(o.db, change)
-		if err := o.Put(o.ctx(), textItem("secret")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Schema") || strings.Contains(err.Error(), "secret") {
+		if err := o.Put(o.ctx(), textItem("secret")); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "Schema") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", change, err)
 		}
 	}
@@ -314,7 +316,8 @@ func TestPostgresSearchPath(t *testing.T) {
 // claimPlan is the plan of a claim.
 func (t *outboxTest) claimPlan(from int64) (nodes string, pages int) {
 	t.Helper()
-	return t.plan(strings.NewReplacer("$1", fmt.Sprintf("'%d'", from), "$2", "500", "$3", "1000", "$4", "1").Replace(t.mine().claimReturning()))
+	return t.plan(strings.NewReplacer("$1", fmt.Sprintf("'%d'", from), "$2", "500", "$3", "1000", "$4",
+		"1").Replace(t.mine().claimReturning()))
 }
 
 // plan returns PostgreSQL's plan of a statement: its nodes, and how many pages they read.
@@ -348,8 +351,9 @@ func (t *outboxTest) plan(statement string) (nodes string, pages int) {
 // fill puts n items that have been due since ago.
 func (t *outboxTest) fill(n int, ago time.Duration) {
 	t.Helper()
-	t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) "+
-		"SELECT %s, decode(lpad(to_hex(n), 32, '0'), 'hex'), %s - %d + n, %s - %d + n, 'user', '1', convert_to(n::text, 'UTF8'), 0, 0, 0, 0, 0 FROM generate_series(1, %d) AS n",
+	t.exec(t.db, fmt.Sprintf(
+		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) "+
+			"SELECT %s, decode(lpad(to_hex(n), 32, '0'), 'hex'), %s - %d + n, %s - %d + n, 'user', '1', convert_to(n::text, 'UTF8'), 0, 0, 0, 0, 0 FROM generate_series(1, %d) AS n",
 		t.mine().namespace, postgresNow, micros(ago), postgresNow, micros(ago), n))
 }
 
@@ -361,7 +365,8 @@ func TestPostgresDeadRows(t *testing.T) {
 	open := o.begin(o.db)
 	o.exec(open, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT COUNT(*) FROM cacheaside_outbox")
 	o.fill(50_000, time.Minute)
-	if nodes, _ := o.claimPlan(noFloor); !strings.Contains(nodes, "Index Scan cacheaside_outbox_due") || strings.Contains(nodes, "Sort") {
+	if nodes, _ := o.claimPlan(noFloor); !strings.Contains(nodes, "Index Scan cacheaside_outbox_due") ||
+		strings.Contains(nodes, "Sort") {
 		t.Errorf("the plan is %s", nodes)
 	}
 	o.exec(o.db, "DELETE FROM cacheaside_outbox")
@@ -388,7 +393,8 @@ func TestPostgresDeadRows(t *testing.T) {
 		if pages > 350 { // three for each ID, which is not found
 			t.Errorf("%d pages are read", pages)
 		}
-		if !strings.Contains(nodes, "Index Scan "+what) || strings.Contains(nodes, "Seq Scan") || strings.Contains(nodes, "Sort") || strings.Contains(nodes, "Bitmap") {
+		if !strings.Contains(nodes, "Index Scan "+what) || strings.Contains(nodes, "Seq Scan") ||
+			strings.Contains(nodes, "Sort") || strings.Contains(nodes, "Bitmap") {
 			t.Errorf("the plan is %s", nodes)
 		}
 	}
@@ -400,7 +406,9 @@ func TestPostgresLateCommit(t *testing.T) {
 	o := outboxOnPostgres(t)
 	tx := o.begin(o.db)
 	o.check(o.PutIn(o.ctx(), tx, textItem("late")))
-	o.exec(tx, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %[1]d, created = created - %[1]d", micros(time.Minute))) // as if a minute had passed
+	// as if a minute had passed
+	o.exec(tx, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %[1]d, created = created - %[1]d",
+		micros(time.Minute)))
 	_, err := o.Depth(o.ctx())
 	o.check(err)
 	o.check(tx.Commit())
@@ -498,7 +506,8 @@ func TestPostgresTimedOut(t *testing.T) {
 	if err := sleep(ctx); !timedOut(err) {
 		t.Errorf("at the end of its context: %v", err)
 	}
-	o.exec(o.db, "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET statement_timeout = 100'; END $$")
+	o.exec(o.db, "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET statement_timeout = 100'; END "+
+		"$$")
 	limited := o.openPostgres(testenv.SharedPostgres(t).DSN(t))
 	o.Outbox = o.outbox(limited)
 	if err := sleep(o.ctx()); !timedOut(err) {

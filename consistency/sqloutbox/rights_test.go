@@ -106,7 +106,8 @@ func TestPostgresRowSecurity(t *testing.T) {
 	_, list := blind.List(o.ctx(), 10)
 	_, retry := blind.RetryAll(o.ctx())
 	for what, err := range map[string]error{"Claim": claimed, "Depth": depth, "List": list, "RetryAll": retry} {
-		if err == nil || !strings.Contains(err.Error(), "row-level security") || !strings.Contains(err.Error(), "docs/guides/database.md") {
+		if err == nil || !strings.Contains(err.Error(), "row-level security") ||
+			!strings.Contains(err.Error(), "docs/guides/database.md") {
 			t.Errorf("%s by a role that sees no rows: %v", what, err)
 		}
 	}
@@ -117,5 +118,6 @@ func TestPostgresRowSecurity(t *testing.T) {
 	told := &testenv.Log{}
 	relay := o.relayed(blind, told)
 	testenv.Eventually(t, "an alert", func() bool { return relay.Stats().Alerts > 0 })
-	testenv.Eventually(t, "the cause in the log", func() bool { return strings.Contains(told.String(), "row-level security") })
+	testenv.Eventually(t, "the cause in the log",
+		func() bool { return strings.Contains(told.String(), "row-level security") })
 }

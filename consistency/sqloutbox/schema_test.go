@@ -23,7 +23,8 @@ var oldSchemas = map[Dialect][]string{
 		"CREATE INDEX cacheaside_outbox_due ON cacheaside_outbox (due, created)"},
 }
 
-const oldInsert = "INSERT INTO cacheaside_outbox (id, due, created, loader, version, text, all_keys, again, reload, attempts) VALUES (x'%', 1, 1, x'75736572', x'31', x'6f6c64', 0, 0, 0, 0)"
+const oldInsert = "INSERT INTO cacheaside_outbox (id, due, created, loader, version, text, all_keys, again, reload, " +
+	"attempts) VALUES (x'%', 1, 1, x'75736572', x'31', x'6f6c64', 0, 0, 0, 0)"
 
 // migration returns the statements of docs/migration.md that follow this mark.
 func (t *outboxTest) migration(mark string) []string {
@@ -84,7 +85,8 @@ func TestOldKey(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		t.exec(t.db, "DROP TABLE cacheaside_outbox")
 		for s := range strings.SplitSeq(strings.TrimRight(strings.TrimSpace(t.text.schema()), ";"), ";\n") {
-			t.exec(t.db, strings.NewReplacer("PRIMARY KEY (namespace, id)", "PRIMARY KEY (id)", "PRIMARY KEY (id, namespace)", "PRIMARY KEY (id)").Replace(s))
+			t.exec(t.db, strings.NewReplacer("PRIMARY KEY (namespace, id)", "PRIMARY KEY (id)",
+				"PRIMARY KEY (id, namespace)", "PRIMARY KEY (id)").Replace(s))
 		}
 		crm, err := New(t.db, t.text.dialect, &Options{Namespace: "crm"})
 		t.check(err)
@@ -92,12 +94,14 @@ func TestOldKey(t *testing.T) {
 		item.ID = consistency.NewID()
 		refused := func(err error, does string) {
 			t.Helper()
-			if err == nil || !strings.Contains(err.Error(), "the table cacheaside_outbox was created by an older release") || !strings.Contains(err.Error(), does) {
+			if err == nil || !strings.Contains(err.Error(),
+				"the table cacheaside_outbox was created by an older release") || !strings.Contains(err.Error(), does) {
 				t.Errorf("put into a table with another key: %v", err)
 			}
 		}
 		if t.text.dialect == Postgres {
-			if err := t.Put(t.ctx(), item); err == nil || !strings.Contains(err.Error(), "the wrong key (see Dialect.Schema)") {
+			if err := t.Put(t.ctx(), item); err == nil ||
+				!strings.Contains(err.Error(), "the wrong key (see Dialect.Schema)") {
 				t.Errorf("put into a table with another key: %v", err)
 			}
 			return
@@ -137,7 +141,8 @@ func TestIndexOfAnotherTable(t *testing.T) {
 		t.exec(t.db, "DROP TABLE cacheaside_outbox")
 		t.exec(t.db, "CREATE TABLE another (namespace INTEGER)")
 		t.exec(t.db, "CREATE INDEX cacheaside_outbox_due ON another (namespace)")
-		if err := t.CreateTable(t.ctx()); err == nil || !strings.Contains(err.Error(), "the index cacheaside_outbox_due belongs to another table") {
+		if err := t.CreateTable(t.ctx()); err == nil ||
+			!strings.Contains(err.Error(), "the index cacheaside_outbox_due belongs to another table") {
 			t.Errorf("the name of the index is taken: %v", err)
 		}
 		t.exec(t.db, "DROP TABLE another")
@@ -178,7 +183,8 @@ func TestDialectFits(t *testing.T) {
 				w.Close()
 			}
 			for _, err := range []error{err, writerErr} {
-				if (err == nil) != (dialect == other) || err != nil && !strings.Contains(err.Error(), "the dialect is that of ") {
+				if (err == nil) != (dialect == other) || err != nil &&
+					!strings.Contains(err.Error(), "the dialect is that of ") {
 					t.Errorf("dialect %d on a database of %d: %v", dialect, other, err)
 				}
 			}

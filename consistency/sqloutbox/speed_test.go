@@ -103,13 +103,15 @@ func deepQueue(t *testing.T, e testenv.Engine) {
 	if d.Items != min(n, maxDepth) || d.Due != min(n-1500, maxDepth) || d.Oldest < oldest {
 		t.Errorf("%+v of %d", d, n)
 	}
-	t.Logf("%d items: a claim of 50 took %v (median), %v (worst); Depth took %v", n, took[10], took[19], time.Since(began))
+	t.Logf("%d items: a claim of 50 took %v (median), %v (worst); Depth took %v", n, took[10], took[19],
+		time.Since(began))
 }
 
 // deepMySQL puts n rows and claims 500 of them. It returns a lower bound of the rows' age.
 func (t *outboxTest) deepMySQL(n int) time.Duration {
 	t.check(func() error {
-		_, err := t.db.Exec("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) " +
+		_, err := t.db.Exec("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, " +
+			"all_keys, again, reload, attempts, admit) " +
 			"SELECT '" + testSpace + "', UNHEX(LPAD(HEX(seq), 32, '0')), 1000000 + seq, 1000000, 'user', '1', seq, 0, 0, 0, 0, 0 FROM " + testenv.Numbers(1, n))
 		return err
 	}())
@@ -142,7 +144,8 @@ func (t *outboxTest) deepPostgres(n int) time.Duration {
 	const age = 40 * 365 * 24 * time.Hour
 	t.fill(n, age+time.Hour)
 	nodes, pages := t.claimPlan(noFloor)
-	if pages > 15*500 || !strings.Contains(nodes, "Index Scan cacheaside_outbox_due") || strings.Contains(nodes, "Sort") {
+	if pages > 15*500 || !strings.Contains(nodes, "Index Scan cacheaside_outbox_due") ||
+		strings.Contains(nodes, "Sort") {
 		t.Errorf("%d pages were read to claim 500 of %d: %s", pages, n, nodes)
 	}
 	if got := t.some(t.Outbox, 500); len(got) != 500 {

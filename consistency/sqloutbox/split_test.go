@@ -154,7 +154,8 @@ func TestSplitReads(t *testing.T) {
 		s, o := t.split()
 		t.check(o.Put(t.ctx(), textItem("a"), textItem("b")))
 		if e == testenv.PostgreSQL { // a backlog, which a floor would hide
-			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %[1]d, created = created - %[1]d", micros(time.Minute)))
+			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %[1]d, created = created - %[1]d",
+				micros(time.Minute)))
 		}
 		if d, err := o.Depth(t.ctx()); err != nil || d.Items != 2 || d.Due != 2 {
 			t.Errorf("%+v, %v", d, err)
@@ -180,7 +181,8 @@ func TestSplitReads(t *testing.T) {
 func TestReadingLocksNothing(t *testing.T) {
 	testenv.OneUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
-		isolation := map[testenv.Engine]string{testenv.MariaDB: "tx_isolation", testenv.MySQL: "transaction_isolation"}[e]
+		isolation := map[testenv.Engine]string{testenv.MariaDB: "tx_isolation",
+			testenv.MySQL: "transaction_isolation"}[e]
 		stopped := t.outbox(t.open(t.server.DSN(t.TB) + "&" + isolation + "=%27SERIALIZABLE%27"))
 		other := t.outbox(t.open(t.server.DSN(t.TB) + "&innodb_lock_wait_timeout=1"))
 		t.check(t.Put(t.ctx(), textItem("a")))

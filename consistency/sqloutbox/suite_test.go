@@ -22,7 +22,8 @@ func TestQueueContract(t *testing.T) {
 	}
 	safe := func(e testenv.Engine) func(t testing.TB) *sql.DB { // the settings of users who fear for their tables
 		return func(t testing.TB) *sql.DB {
-			db, err := sql.Open("mysql", e.Shared(t).DSN(t)+"&sql_safe_updates=1&sql_select_limit=1&max_join_size=1000000")
+			db, err := sql.Open("mysql",
+				e.Shared(t).DSN(t)+"&sql_safe_updates=1&sql_select_limit=1&max_join_size=1000000")
 			if err != nil {
 				t.Fatal(err)
 			}

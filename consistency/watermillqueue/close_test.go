@@ -83,7 +83,8 @@ func TestCloseWhileMessagesArrive(t *testing.T) {
 			from := put.Load()
 			testenv.Eventually(t, "messages arrive", func() bool { return put.Load() > from+20 })
 		}
-		q := listening(t, open(t, natsPublisher(t, server.URL), before{push(t, server.URL, topic), sync.OnceFunc(arrive)}, topic, 1))
+		q := listening(t, open(t, natsPublisher(t, server.URL),
+			before{push(t, server.URL, topic), sync.OnceFunc(arrive)}, topic, 1))
 		writer := open(t, natsPublisher(t, server.URL), nil, topic, 0)
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {

@@ -28,7 +28,8 @@ type fake struct {
 }
 
 func newFake(t testing.TB) *fake {
-	f := &fake{topics: map[string][]*message.Message{}, seen: map[string]bool{}, changed: make(chan struct{}), given: map[string]context.CancelFunc{}}
+	f := &fake{topics: map[string][]*message.Message{}, seen: map[string]bool{}, changed: make(chan struct{}),
+		given: map[string]context.CancelFunc{}}
 	f.ctx, f.end = context.WithCancel(context.Background())
 	t.Cleanup(func() { f.Close() })
 	return f

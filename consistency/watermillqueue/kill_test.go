@@ -31,9 +31,11 @@ type side struct {
 
 func newSide(t testing.TB, redisAddr, natsURL, dbFile string, options consistency.Options) *side {
 	t.Helper()
-	db, err := sqlx.Open("sqlite", "file:"+dbFile+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sqlx.Open("sqlite",
+		"file:"+dbFile+"?_pragma=busy_timeout(60000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	check(t, err)
-	rdb := redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true, ReadTimeout: 100 * time.Millisecond, DialTimeout: 100 * time.Millisecond, MaxRetries: -1})
+	rdb := redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true,
+		ReadTimeout: 100 * time.Millisecond, DialTimeout: 100 * time.Millisecond, MaxRetries: -1})
 	cache, err := cacheaside.New(rdb, nil)
 	check(t, err)
 	users, err := cacheaside.NewLoader(cache, "user", func(ctx context.Context, id int) (value int, err error) {
@@ -140,7 +142,8 @@ func TestKilled(t *testing.T) {
 	store.Resume()
 	relay := newSide(t, store.Addr, server.URL, file, consistency.Options{})
 	stale := written
-	for deadline := time.Now().Add(2 * testenv.Hang); len(stale) > 0 && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * testenv.Hang); len(stale) > 0 &&
+		time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		var still []int
 		for _, id := range stale {
 			if value, err := relay.users.Get(t.Context(), id); err != nil || value != 1 {

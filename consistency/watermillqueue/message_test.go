@@ -48,7 +48,8 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if j := (&delivery{record: again}).item(now); i.Key != j.Key || i.Again != j.Again || i.Attempts != j.Attempts || i.Reload != j.Reload || i.Admit != j.Admit {
+		if j := (&delivery{record: again}).item(now); i.Key != j.Key || i.Again != j.Again ||
+			i.Attempts != j.Attempts || i.Reload != j.Reload || i.Admit != j.Admit {
 			t.Fatalf("%+v was sent as %+v", i, j)
 		}
 	})

@@ -28,7 +28,8 @@ const (
 // natsPublisher asks the server to drop what it has seen already, by UUID.
 func natsPublisher(t testing.TB, url string) message.Publisher {
 	t.Helper()
-	p, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url, JetStream: wmnats.JetStreamConfig{TrackMsgId: true}}, watermill.NopLogger{})
+	p, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url, JetStream: wmnats.JetStreamConfig{TrackMsgId: true}},
+		watermill.NopLogger{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,12 +60,14 @@ func newPull(t testing.TB, url string, ackWait time.Duration) *pull {
 }
 
 func (p *pull) SubscribeInitialize(topic string) error {
-	_, err := p.js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}, Retention: nats.WorkQueuePolicy})
+	_, err := p.js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic},
+		Retention: nats.WorkQueuePolicy})
 	return err
 }
 
 func (p *pull) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	sub, err := p.js.PullSubscribe(topic, "relays", nats.AckWait(p.ackWait), nats.AckExplicit(), nats.MaxAckPending(10*slots))
+	sub, err := p.js.PullSubscribe(topic, "relays", nats.AckWait(p.ackWait), nats.AckExplicit(),
+		nats.MaxAckPending(10*slots))
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +77,8 @@ func (p *pull) Subscribe(ctx context.Context, topic string) (<-chan *message.Mes
 	p.work.Go(func() {
 		defer close(out)
 		for ctx.Err() == nil {
-			fetching, cancel := context.WithTimeout(ctx, time.Hour) // what comes just when it has ended comes again after ackWait
+			// what comes just when it has ended comes again after ackWait
+			fetching, cancel := context.WithTimeout(ctx, time.Hour)
 			some, _ := sub.Fetch(1, nats.Context(fetching))
 			cancel()
 			for _, m := range some {
@@ -164,7 +168,9 @@ func createConsumers(t testing.TB, conn *nats.Conn, topic string) {
 }
 
 // open makes a queue that is closed with the test.
-func open(t testing.TB, p message.Publisher, s message.Subscriber, topic string, subscriptions int) *watermillqueue.Queue {
+func open(
+	t testing.TB, p message.Publisher, s message.Subscriber, topic string, subscriptions int,
+) *watermillqueue.Queue {
 	t.Helper()
 	q, err := watermillqueue.New(p, s, topic, &watermillqueue.Options{Subscriptions: subscriptions})
 	if err != nil {
@@ -179,9 +185,11 @@ func open(t testing.TB, p message.Publisher, s message.Subscriber, topic string,
 
 func TestNATS(t *testing.T) {
 	server := testenv.StartNATS(t)
-	queuetest.Run(t, queuetest.Backend{Unordered: true, NoDepth: true, ByDelivery: true, AtOnce: slots, New: func(t testing.TB, n int) []consistency.Queue {
-		return same(listening(t, open(t, natsPublisher(t, server.URL), newPull(t, server.URL, 10*time.Minute), watermill.NewShortUUID(), slots)), n)
-	}})
+	queuetest.Run(t, queuetest.Backend{Unordered: true, NoDepth: true, ByDelivery: true, AtOnce: slots,
+		New: func(t testing.TB, n int) []consistency.Queue {
+			return same(listening(t, open(t, natsPublisher(t, server.URL), newPull(t, server.URL, 10*time.Minute),
+				watermill.NewShortUUID(), slots)), n)
+		}})
 }
 
 // listening waits until a queue has been given something.

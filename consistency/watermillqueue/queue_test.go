@@ -20,10 +20,11 @@ import (
 )
 
 func TestChannel(t *testing.T) {
-	queuetest.Run(t, queuetest.Backend{Unordered: true, NoDepth: true, ByDelivery: true, New: func(t testing.TB, n int) []consistency.Queue {
-		c := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, nil)
-		return same(listening(t, open(t, c, c, "invalidations", 1)), n)
-	}})
+	queuetest.Run(t, queuetest.Backend{Unordered: true, NoDepth: true, ByDelivery: true,
+		New: func(t testing.TB, n int) []consistency.Queue {
+			c := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, nil)
+			return same(listening(t, open(t, c, c, "invalidations", 1)), n)
+		}})
 }
 
 // bubble runs a test on a queue in a fake broker that gives one message at a time, in fake time.
@@ -167,8 +168,11 @@ func TestTakenBack(t *testing.T) {
 // A message that is none is taken out, and counted.
 func TestMalformed(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fake, q *watermillqueue.Queue) {
-		for _, text := range []string{"", "null", "{", "42", `{"v":2,"id":"a","loader":"user","at":0,"created":0}`, `{"v":1,"id":"a","loader":"no name"}`, `{"v":1,"id":"a","loader":"user","after":-1}`,
-			`{"v":1,"id":"a","loader":"user","after":86400000000001}`, `{"v":1,"loader":"user"}`, `{"v":1,"id":"a","loader":"user","key":"%"}`, strings.Repeat(" ", 1<<20) + `{"v":1,"id":"a","loader":"user"}`} {
+		for _, text := range []string{"", "null", "{", "42", `{"v":2,"id":"a","loader":"user","at":0,"created":0}`,
+			`{"v":1,"id":"a","loader":"no name"}`, `{"v":1,"id":"a","loader":"user","after":-1}`,
+			`{"v":1,"id":"a","loader":"user","after":86400000000001}`, `{"v":1,"loader":"user"}`,
+			`{"v":1,"id":"a","loader":"user","key":"%"}`, strings.Repeat(" ", 1<<20) +
+				`{"v":1,"id":"a","loader":"user"}`} {
 			check(t, f.Publish("due", message.NewMessage(text, []byte(text))))
 		}
 		check(t, q.Put(t.Context(), item("1")))
@@ -184,7 +188,8 @@ func TestClocks(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fake, q *watermillqueue.Queue) {
 		for _, off := range []time.Duration{time.Hour, 100 * 365 * 24 * time.Hour, -time.Hour} {
 			at := time.Now().Add(off).UnixNano()
-			text := fmt.Sprintf(`{"v":1,"id":"a","loader":"user","key":"MQ==","after":%d,"at":%d,"created":%d}`, time.Minute, at, at)
+			text := fmt.Sprintf(`{"v":1,"id":"a","loader":"user","key":"MQ==","after":%d,"at":%d,"created":%d}`,
+				time.Minute, at, at)
 			check(t, f.Publish("due-later", message.NewMessage(fmt.Sprint(off), []byte(text))))
 			got := wants(t, q, time.Minute, "1")
 			if got[0].Age < 0 {

@@ -19,9 +19,9 @@ type config struct {
 	follow   bool
 }
 
-const usage = `Binlog changes rows without the library, as an operator would in the mariadb client, and measures how many
-milliseconds the caches of several processes need to follow. It starts its own MariaDB (the package
-mariadb-server) in a temporary folder; Redis is embedded.
+const usage = `Binlog changes rows without the library, as an operator would in the mariadb client, and measures
+how many milliseconds the caches of several processes need to follow. It starts its own MariaDB (the
+package mariadb-server) in a temporary folder; Redis is embedded.
 
 Usage:  go -C examples/binlog run . [flags]
 
@@ -43,9 +43,13 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{password: os.Getenv("MYSQL_PASSWORD")}
 	flags := flag.NewFlagSet("binlog", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&c.addr, "addr", "", "`address` (host:port) of a MariaDB or MySQL to use instead of one that is started")
-	flags.StringVar(&c.user, "user", "root", "the `user` there; the environment variable MYSQL_PASSWORD is the password")
-	flags.StringVar(&c.postgres, "postgres", "", "`URL` of a PostgreSQL to use instead of MariaDB, such as postgres://admin@127.0.0.1:5432/postgres; the environment variable PGPASSWORD is the password")
+	flags.StringVar(&c.addr, "addr", "",
+		"`address` (host:port) of a MariaDB or MySQL to use instead of one that is started")
+	flags.StringVar(&c.user, "user", "root",
+		"the `user` there; the environment variable MYSQL_PASSWORD is the password")
+	flags.StringVar(&c.postgres, "postgres", "",
+		"`URL` of a PostgreSQL to use instead of MariaDB, such as postgres://admin@127.0.0.1:5432/postgres; the "+
+			"environment variable PGPASSWORD is the password")
 	flags.StringVar(&c.redis, "redis", "", "`address` (host:port) of a real Redis to use instead of the embedded one")
 	flags.BoolVar(&c.follow, "follow", false, "keep running, and show each change that you make, until Ctrl-C")
 	flags.Usage = func() {

@@ -74,7 +74,9 @@ func (s *story) follow(ctx context.Context) error {
 		}
 	}
 	s.following.Store(true)
-	s.say("8. Now change a row in another terminal. All caches have the products 1 to 20:\n     %s %s\"UPDATE products SET price = 7.77 WHERE id = 7\"\n   (Ctrl-C ends the program)\n", strings.Join(s.operator.command(), " "), s.server.client.execute)
+	s.say("8. Now change a row in another terminal. All caches have the products 1 to 20:\n     %s %s\"UPDATE "+
+		"products SET price = 7.77 WHERE id = 7\"\n   (Ctrl-C ends the program)\n", strings.Join(s.operator.command(),
+		" "), s.server.client.execute)
 	for {
 		select {
 		case c := <-s.changes:
@@ -144,6 +146,7 @@ func (s *story) show(ctx context.Context, c event.Change) error {
 			prices = append(prices, p.Price)
 		}
 	}
-	s.say("   %s of product %d: %s. Prices served: %s; by the fourth process %s.", c.Kind, id, strings.Join(changed, ", "), strings.Join(prices[:3], ", "), prices[3])
+	s.say("   %s of product %d: %s. Prices served: %s; by the fourth process %s.", c.Kind, id,
+		strings.Join(changed, ", "), strings.Join(prices[:3], ", "), prices[3])
 	return nil
 }

@@ -104,7 +104,9 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 		return err
 	}
 
-	s.say("%d products, in %s at %s.\nThree processes cache them, with %s, and follow %s.\nA fourth process has separate entries, a TTL of an hour, and no Consumer.\nTimes are measured from when another session can read the new row in the database.\n", rows, server.version, server.addr, redis, server.log)
+	s.say("%d products, in %s at %s.\nThree processes cache them, with %s, and follow %s.\nA fourth process has "+
+		"separate entries, a TTL of an hour, and no Consumer.\nTimes are measured from when another session can read "+
+		"the new row in the database.\n", rows, server.version, server.addr, redis, server.log)
 	for _, step := range []func(context.Context) error{s.price, s.sku, s.insert, s.bulk, s.alter, s.restart, s.health} {
 		if err := step(ctx); err != nil {
 			return err
@@ -134,7 +136,8 @@ func (s *story) change(ctx context.Context, is seen, statements ...string) (stri
 	for _, sql := range statements {
 		s.say("     %s", sql)
 	}
-	took, err := watch(ctx, s.server, s.fleet, func(ctx context.Context) error { return s.operator.do(ctx, statements...) }, is)
+	took, err := watch(ctx, s.server, s.fleet,
+		func(ctx context.Context) error { return s.operator.do(ctx, statements...) }, is)
 	return after(took), err
 }
 
@@ -150,7 +153,8 @@ func (s *story) price(ctx context.Context) error {
 		return err
 	}
 	still, err := s.alone.product(ctx, 1)
-	s.say("   The caches had %s. They serve 9.99 after %s; the fourth process still serves %s.\n", old.Price, took, still.Price)
+	s.say("   The caches had %s. They serve 9.99 after %s; the fourth process still serves %s.\n", old.Price, took,
+		still.Price)
 	return err
 }
 
@@ -161,7 +165,8 @@ func (s *story) sku(ctx context.Context) error {
 			return err
 		}
 	}
-	took, err := s.change(ctx, all(named("LANTERN-1", 1), named("LAMP-1", 0)), "UPDATE products SET sku = 'LANTERN-1' WHERE id = 1")
+	took, err := s.change(ctx, all(named("LANTERN-1", 1), named("LAMP-1", 0)),
+		"UPDATE products SET sku = 'LANTERN-1' WHERE id = 1")
 	if err != nil {
 		return err
 	}
@@ -183,14 +188,16 @@ func (s *story) insert(ctx context.Context) error {
 	for _, p := range s.fleet {
 		refused += p.products.Stats().Filtered
 	}
-	took, err := s.change(ctx, all(priced(rows+1, "89.00"), named("TENT-1", rows+1)), fmt.Sprintf("INSERT INTO products VALUES (%d, 'green', 'TENT-1', 'Tent', 89)", rows+1))
+	took, err := s.change(ctx, all(priced(rows+1, "89.00"), named("TENT-1", rows+1)),
+		fmt.Sprintf("INSERT INTO products VALUES (%d, 'green', 'TENT-1', 'Tent', 89)", rows+1))
 	if err != nil {
 		return err
 	}
 	if _, err := s.alone.idOf(ctx, "TENT-1"); !missing(err) {
 		return cmp.Or(err, errors.New("the fourth process found the tent"))
 	}
-	s.say("   The Bloom whitelist had refused its id (%d times), and the absence of its SKU was cached.\n   Reads by both find it after %s; in the fourth process it still does not exist.\n", refused, took)
+	s.say("   The Bloom whitelist had refused its id (%d times), and the absence of its SKU was cached.\n   Reads by "+
+		"both find it after %s; in the fourth process it still does not exist.\n", refused, took)
 	return nil
 }
 
@@ -238,7 +245,8 @@ func (s *story) alter(ctx context.Context) error {
 		return err
 	}
 	took, err := s.change(ctx, all(priced(2, "5.55"), named("LANTERN-2", 2), named("LAMP-2", 0)),
-		"UPDATE products SET price = 5.55 WHERE id = 2", "ALTER TABLE products DROP COLUMN colour", "UPDATE products SET sku = 'LANTERN-2' WHERE id = 2")
+		"UPDATE products SET price = 5.55 WHERE id = 2", "ALTER TABLE products DROP COLUMN colour",
+		"UPDATE products SET sku = 'LANTERN-2' WHERE id = 2")
 	if err != nil {
 		return err
 	}
@@ -256,7 +264,8 @@ func (s *story) restart(ctx context.Context) error {
 	if err := s.cache(func(p *process) error { _, err := p.idOf(ctx, "LAMP-3"); return err }); err != nil {
 		return err
 	}
-	statements := []string{"UPDATE products SET price = 3.33 WHERE id = 3", "UPDATE products SET sku = 'LANTERN-3' WHERE id = 3"}
+	statements := []string{"UPDATE products SET price = 3.33 WHERE id = 3",
+		"UPDATE products SET sku = 'LANTERN-3' WHERE id = 3"}
 	if err := s.operator.do(ctx, statements...); err != nil {
 		return err
 	}
@@ -268,17 +277,21 @@ func (s *story) restart(ctx context.Context) error {
 		return err
 	}
 	saved := s.consumer.Stats().Saved
-	took, err := watch(ctx, s.server, s.fleet, func(context.Context) error { s.start(ctx); return nil }, all(priced(3, "3.33"), named("LANTERN-3", 3), named("LAMP-3", 0)))
+	took, err := watch(ctx, s.server, s.fleet, func(context.Context) error { s.start(ctx); return nil },
+		all(priced(3, "3.33"), named("LANTERN-3", 3), named("LAMP-3", 0)))
 	if err != nil {
 		return err
 	}
-	s.say("   The caches still have %s. The Consumer continues from its checkpoint,\n   %s.\n   The caches are up to date %s after its start.\n", old.Price, saved, after(took))
+	s.say("   The caches still have %s. The Consumer continues from its checkpoint,\n   %s.\n   The caches are up to "+
+		"date %s after its start.\n", old.Price, saved, after(took))
 	return nil
 }
 
 func (s *story) health(ctx context.Context) error {
 	stats := s.consumer.Stats()
-	s.say("7. The Consumer's Stats: %d changes, %d passed to the handler, not understood: %d, parked: %d,\n   positions lost: %d, failures: %d,\n   position %s.", stats.Changes, stats.Handled, stats.Misunderstood, stats.Parked, stats.PositionsLost, stats.Failures, stats.Position)
+	s.say("7. The Consumer's Stats: %d changes, %d passed to the handler, not understood: %d, parked: %d,\n   "+
+		"positions lost: %d, failures: %d,\n   position %s.", stats.Changes, stats.Handled, stats.Misunderstood,
+		stats.Parked, stats.PositionsLost, stats.Failures, stats.Position)
 	for since := time.Now(); ; {
 		err := s.consumer.Health(5 * time.Second)
 		if err == nil {

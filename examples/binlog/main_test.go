@@ -93,7 +93,8 @@ func checkAccount(t *testing.T, got string) {
 // The lines have the same width on a machine that takes a minute.
 func TestAfter(t *testing.T) {
 	const ms = time.Millisecond
-	if got := after([]time.Duration{2100 * time.Microsecond, 99 * ms, 100 * ms, 59_999 * ms}); got != "2.1, 99.0, 100 and 59999 ms" {
+	if got := after([]time.Duration{2100 * time.Microsecond, 99 * ms, 100 * ms,
+		59_999 * ms}); got != "2.1, 99.0, 100 and 59999 ms" {
 		t.Error(got)
 	}
 }
@@ -117,16 +118,19 @@ func TestAccountOnPostgres(t *testing.T) {
 	if strings.Contains(got, "secret") || !strings.HasPrefix(got, "10000 products, in PostgreSQL 1") {
 		t.Error("it shows the password, or another server")
 	}
-	checkAccount(t, strings.NewReplacer("in PostgreSQL ", "in MariaDB ", "its logical replication", "the binary log").Replace(got))
+	checkAccount(t, strings.NewReplacer("in PostgreSQL ", "in MariaDB ", "its logical replication",
+		"the binary log").Replace(got))
 	var left int
-	if err := db.QueryRow("SELECT (SELECT COUNT(*) FROM pg_database WHERE datname = '" + database + "') + (SELECT COUNT(*) FROM pg_replication_slots)").Scan(&left); left != 0 || err != nil {
+	if err := db.QueryRow("SELECT (SELECT COUNT(*) FROM pg_database WHERE datname = '" + database +
+		"') + (SELECT COUNT(*) FROM pg_replication_slots)").Scan(&left); left != 0 || err != nil {
 		t.Errorf("%d databases and slots are left, %v", left, err)
 	}
 	// An existing database with this name is not changed.
 	if _, err := db.Exec("CREATE DATABASE " + database); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), config{postgres: url}, io.Discard); err == nil || !strings.Contains(err.Error(), database) {
+	if err := run(t.Context(), config{postgres: url}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), database) {
 		t.Error(err)
 	}
 	if _, err := db.Exec("DROP DATABASE " + database); err != nil {
@@ -158,7 +162,8 @@ func TestFollow(t *testing.T) {
 			}
 		}
 	}
-	exec("CREATE USER shop IDENTIFIED BY 'a secret'", "GRANT REPLICATION SLAVE ON *.* TO shop", "GRANT ALL ON "+database+".* TO shop")
+	exec("CREATE USER shop IDENTIFIED BY 'a secret'", "GRANT REPLICATION SLAVE ON *.* TO shop",
+		"GRANT ALL ON "+database+".* TO shop")
 	defer exec("DROP USER shop")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -205,7 +210,8 @@ func TestFollow(t *testing.T) {
 		t.Error(err)
 	}
 	var n int
-	if err := root.QueryRow("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", database).Scan(&n); n != 0 || err != nil {
+	if err := root.QueryRow("SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?",
+		database).Scan(&n); n != 0 || err != nil {
 		t.Errorf("%d databases are left, %v", n, err)
 	}
 	if left := redis.Client(t).Keys(t.Context(), "*").Val(); len(left) > 0 {
@@ -265,7 +271,8 @@ func TestInterrupted(t *testing.T) {
 	m := needs(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	out := &stopper{cancel: cancel}
-	if err := run(ctx, config{addr: m.Addr, user: m.User}, out); !errors.Is(err, errStopped) || strings.Contains(out.String(), "\n3. ") {
+	if err := run(ctx, config{addr: m.Addr, user: m.User}, out); !errors.Is(err, errStopped) ||
+		strings.Contains(out.String(), "\n3. ") {
 		t.Errorf("%v, after\n%s", err, out)
 	}
 	err := m.DB(t).QueryRow("SELECT 1 FROM information_schema.schemata WHERE schema_name = ?", database).Scan(new(int))
@@ -287,7 +294,8 @@ func TestOperatorWithoutAClient(t *testing.T) {
 	}
 	t.Setenv("PATH", "")
 	o := newOperator(server.server())
-	if err := o.do(t.Context(), "UPDATE products SET price = 1 WHERE id = 1", "UPDATE products SET price = 2 WHERE id = 2"); err != nil || o.client != "" {
+	if err := o.do(t.Context(), "UPDATE products SET price = 1 WHERE id = 1",
+		"UPDATE products SET price = 2 WHERE id = 2"); err != nil || o.client != "" {
 		t.Error(o.client, err)
 	}
 	if p, err := server.product(t.Context(), 2); p.Price != "2.00" || err != nil {
@@ -305,7 +313,8 @@ func TestNoMariaDB(t *testing.T) {
 		t.Error(err)
 	}
 	t.Setenv("PATH", "")
-	if err := run(t.Context(), config{}, io.Discard); err == nil || !strings.Contains(err.Error(), "apt-get install mariadb-server") {
+	if err := run(t.Context(), config{}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "apt-get install mariadb-server") {
 		t.Error(err)
 	}
 }
@@ -324,7 +333,8 @@ func TestFlags(t *testing.T) {
 	if strings.Contains(help.String(), "a secret") {
 		t.Error("the help shows the password")
 	}
-	for _, bad := range [][]string{{"-addr", "localhost"}, {"-redis", "localhost"}, {"-user", ""}, {"-addr", "db:3306", "-postgres", "postgres://db/shop"}, {"more"}, {"-unknown"}} {
+	for _, bad := range [][]string{{"-addr", "localhost"}, {"-redis", "localhost"}, {"-user", ""},
+		{"-addr", "db:3306", "-postgres", "postgres://db/shop"}, {"more"}, {"-unknown"}} {
 		if _, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%q: no error", bad)
 		}

@@ -36,7 +36,8 @@ func openPostgres(ctx context.Context, given string) (p *postgreSQL, err error) 
 	}()
 	u, err1 := url.Parse(given)
 	config, err2 := pgx.ParseConfig(given)
-	if err1 != nil || err2 != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" { // the errors may contain the password
+	if err1 != nil || err2 != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		// the errors may contain the password
 		return p, errors.New("-postgres: it is not a URL such as postgres://admin@127.0.0.1:5432/postgres")
 	}
 	p.given, p.config = *u, config
@@ -47,7 +48,8 @@ func openPostgres(ctx context.Context, given string) (p *postgreSQL, err error) 
 	if err := p.fill(ctx, `COLLATE "C"`); err != nil {
 		return p, err
 	}
-	for _, s := range []string{"ALTER TABLE products REPLICA IDENTITY FULL", "CREATE PUBLICATION " + database + " FOR TABLE products"} {
+	for _, s := range []string{"ALTER TABLE products REPLICA IDENTITY FULL",
+		"CREATE PUBLICATION " + database + " FOR TABLE products"} {
 		if _, err := p.ExecContext(ctx, s); err != nil {
 			return p, err
 		}
@@ -71,7 +73,9 @@ func (p *postgreSQL) url(user *url.Userinfo) string {
 }
 
 func (p *postgreSQL) server() *server {
-	c := client{name: "psql", programs: []string{"psql"}, execute: "--command=", args: []string{"--no-psqlrc", p.url(url.User(p.config.User))}} // a password would be visible in lists of processes
+	// a password would be visible in lists of processes
+	c := client{name: "psql", programs: []string{"psql"}, execute: "--command=",
+		args: []string{"--no-psqlrc", p.url(url.User(p.config.User))}}
 	if p.config.Password != "" {
 		c.env = []string{"PGPASSWORD=" + p.config.Password}
 	}
@@ -85,12 +89,14 @@ func (p *postgreSQL) server() *server {
 func (p *postgreSQL) create(ctx context.Context) (err error) {
 	db := p.open(p.config.Database)
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := db.GetContext(ctx, &p.version, "SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)"); err != nil {
+	if err := db.GetContext(ctx, &p.version,
+		"SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)"); err != nil {
 		return err
 	}
 	_, err = db.ExecContext(ctx, "CREATE DATABASE "+database)
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "42P04" { // duplicate_database
-		return fmt.Errorf("the database %s already exists, and this program would drop it at the end: drop it yourself if it is not needed", database)
+		return fmt.Errorf("the database %s already exists, and this program would drop it at the end: drop it "+
+			"yourself if it is not needed", database)
 	}
 	p.created = err == nil
 	return err
@@ -110,7 +116,8 @@ func (p *postgreSQL) close(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	for {
-		_, err = db.ExecContext(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", database)
+		_, err = db.ExecContext(ctx,
+			"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", database)
 		if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != "55006" { // object_in_use
 			break
 		}

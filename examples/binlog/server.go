@@ -70,7 +70,8 @@ func openMariaDB(ctx context.Context, c config) (m *mariaDB, err error) {
 	if c.addr == "" {
 		m.User, m.Password = "root", ""
 		if m.Addr, m.stop, err = testenv.RunMariaDB(ctx); err != nil {
-			return m, fmt.Errorf("the example's own MariaDB: %w (on Debian and Ubuntu: sudo apt-get install mariadb-server), or name your own server with -addr", err)
+			return m, fmt.Errorf("the example's own MariaDB: %w (on Debian and Ubuntu: sudo apt-get install "+
+				"mariadb-server), or name your own server with -addr", err)
 		}
 	}
 	if err := m.create(ctx); err != nil {
@@ -85,7 +86,8 @@ func openMariaDB(ctx context.Context, c config) (m *mariaDB, err error) {
 func (m *mariaDB) server() *server {
 	host, port, _ := net.SplitHostPort(m.Addr) // valid: the program is connected to it
 	c := client{name: "mariadb", programs: []string{"mariadb", "mysql"}, execute: "--execute=", one: true,
-		args: []string{"--no-defaults", "--protocol=tcp", "--host=" + host, "--port=" + port, "--user=" + m.User, database}}
+		args: []string{"--no-defaults", "--protocol=tcp", "--host=" + host, "--port=" + port, "--user=" + m.User,
+			database}}
 	if m.Password != "" {
 		c.env = []string{"MYSQL_PWD=" + m.Password}
 	}
@@ -116,7 +118,8 @@ func (m *mariaDB) create(ctx context.Context) (err error) {
 	}
 	_, err = db.ExecContext(ctx, "CREATE DATABASE "+database)
 	if e, ok := errors.AsType[*mysql.MySQLError](err); ok && e.Number == 1007 { // ER_DB_CREATE_EXISTS
-		return fmt.Errorf("the database %s already exists, and this program would drop it at the end: drop it yourself if it is not needed", database)
+		return fmt.Errorf("the database %s already exists, and this program would drop it at the end: drop it "+
+			"yourself if it is not needed", database)
 	}
 	m.created = err == nil
 	return err

@@ -18,7 +18,9 @@ type seen func(ctx context.Context, c catalog) (bool, error)
 
 // watch calls act, and returns how long each process took to show the change. The time starts when
 // another session can read the change in the database, or with the call of act if that is later.
-func watch(ctx context.Context, db catalog, fleet []*process, act func(context.Context) error, is seen) ([]time.Duration, error) {
+func watch(
+	ctx context.Context, db catalog, fleet []*process, act func(context.Context) error, is seen,
+) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the caches do not follow within %v", patience))
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)

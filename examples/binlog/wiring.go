@@ -32,7 +32,9 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 			p.close()
 		}
 	}()
-	if p.Cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: patience, ReadTimeout: patience}); err != nil { // all processes share one machine here; elsewhere use the default
+	if p.Cache, err = cacheaside.New(rdb,
+		&cacheaside.Options{Prefix: prefix, RedisTimeout: patience, ReadTimeout: patience}); err != nil {
+		// all processes share one machine here; elsewhere use the default
 		return nil, err
 	}
 	shared, err := bloom.NewRedis(rdb, "products", 100_000, 0.01, &bloom.Options{Prefix: prefix, Timeout: patience})
@@ -42,7 +44,8 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 	if p.whitelist, err = bloom.NewReplica(shared); err != nil {
 		return nil, err
 	}
-	if p.products, err = cacheaside.NewBatchLoader(p.Cache, "product", db.load, &cacheaside.LoaderOptions{TTL: time.Hour, Filter: p.whitelist}); err != nil {
+	if p.products, err = cacheaside.NewBatchLoader(p.Cache, "product", db.load,
+		&cacheaside.LoaderOptions{TTL: time.Hour, Filter: p.whitelist}); err != nil {
 		return nil, err
 	}
 	p.ids, err = cacheaside.NewLoader(p.Cache, "sku", db.idOf, &cacheaside.LoaderOptions{TTL: time.Hour})
@@ -52,7 +55,9 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 // newConsumer creates a Consumer that keeps the caches and whitelists of all processes up to date.
 // One process runs it. If each process runs one, for failover, set canal.Options.Locker, so that
 // only one of them is active at a time.
-func (p *process) newConsumer(db *sqlx.DB, source canal.Source, schema string, follow func(context.Context, event.Change) error) (*canal.Consumer, error) {
+func (p *process) newConsumer(
+	db *sqlx.DB, source canal.Source, schema string, follow func(context.Context, event.Change) error,
+) (*canal.Consumer, error) {
 	checkpoint, err := canal.NewSQLCheckpoint(db, nil) // the position up to which all changes are processed
 	if err != nil {
 		return nil, err
@@ -67,10 +72,13 @@ func (p *process) newConsumer(db *sqlx.DB, source canal.Source, schema string, f
 		canal.Handle("follow", schema, "products", follow), // your own processing, in the order of the log
 	}, &canal.Options{
 		Parking: parking,
-		OnGap: func(ctx context.Context) error { // at the first start, and when changes may have been missed: loaders are then invalidated, and a filter must be rebuilt
+		OnGap: func(ctx context.Context) error {
+			// at the first start, and when changes may have been missed: loaders are then
+			// invalidated, and a filter must be rebuilt
 			// The Consumer adds all later inserts to the filter. So the rebuild only waits for
 			// transactions in progress. The table may have been replaced by one with fewer rows.
-			_, err := p.whitelist.Rebuild(ctx, bloom.Table[int64](db, "products", "id"), &bloom.RebuildOptions{Settle: 100 * time.Millisecond, AllowFewer: true})
+			_, err := p.whitelist.Rebuild(ctx, bloom.Table[int64](db, "products", "id"),
+				&bloom.RebuildOptions{Settle: 100 * time.Millisecond, AllowFewer: true})
 			return err
 		},
 	})

@@ -53,7 +53,8 @@ func open(t *testing.T) shop {
 	if s.outbox, err = sqloutbox.New(db, sqloutbox.MySQL, nil); err != nil {
 		t.Fatal(err)
 	}
-	if s.w, err = consistency.NewWriter(db, s.cache.Cache, &consistency.Options{Queue: s.outbox, NoRelay: true}); err != nil {
+	if s.w, err = consistency.NewWriter(db, s.cache.Cache,
+		&consistency.Options{Queue: s.outbox, NoRelay: true}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.w.Close() })
@@ -64,7 +65,9 @@ func open(t *testing.T) shop {
 }
 
 // check reads the row, calls rename, and reads it again. A missing row is cacheaside.ErrNotFound.
-func check(t *testing.T, users *cacheaside.Loader[int64, User], rename func(ctx context.Context, id int64, name string) error) {
+func check(
+	t *testing.T, users *cacheaside.Loader[int64, User], rename func(ctx context.Context, id int64, name string) error,
+) {
 	t.Helper()
 	before, err := users.Get(t.Context(), 42)
 	if before.Name != "Ada" || err != nil {
@@ -119,7 +122,8 @@ func TestGORM(t *testing.T) {
 func TestEnt(t *testing.T) {
 	s := open(t)
 	load := func(ctx context.Context, d dialect.Driver, id int64) (u User, err error) {
-		query, args := entsql.Dialect(dialect.MySQL).Select("id", "name").From(entsql.Table("users")).Where(entsql.EQ("id", id)).Query()
+		query, args := entsql.Dialect(dialect.MySQL).Select("id",
+			"name").From(entsql.Table("users")).Where(entsql.EQ("id", id)).Query()
 		var rows entsql.Rows
 		if err := d.Query(ctx, query, args, &rows); err != nil {
 			return u, err
@@ -144,7 +148,8 @@ func TestEnt(t *testing.T) {
 	check(t, users, func(ctx context.Context, id int64, name string) error {
 		return s.w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 			drv := entsql.NewDriver(dialect.MySQL, entsql.Conn{ExecQuerier: tx})
-			query, args := entsql.Dialect(dialect.MySQL).Update("users").Set("name", name).Where(entsql.EQ("id", id)).Query()
+			query, args := entsql.Dialect(dialect.MySQL).Update("users").Set("name",
+				name).Where(entsql.EQ("id", id)).Query()
 			var result sql.Result
 			return drv.Exec(ctx, query, args, &result)
 		}, users.Key(id))

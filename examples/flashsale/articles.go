@@ -171,7 +171,9 @@ const (
 	redis.call('HINCRBY', KEYS[1], ARGV[1], 1) redis.call('PEXPIRE', KEYS[1], ARGV[2]) return 1 end return 0`
 	leaveHash = `if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 	if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) <= 0 then redis.call('DEL', KEYS[1]) end return 1`
-	renewHash = `if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0`
+	renewHash = `if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+  return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end return 0`
 )
 
 // V5: a watchdog extends the lock. If it fails, the holder does not notice.

@@ -53,7 +53,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("flashsale", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&c.redis, "redis", "", "`address` (host:port) of a real Redis, to measure the speed there; its keys are deleted afterwards")
+	flags.StringVar(&c.redis, "redis", "",
+		"`address` (host:port) of a real Redis, to measure the speed there; its keys are deleted afterwards")
 	flags.IntVar(&c.only, "only", 0, "`number` of the only sale to run; 0 runs all")
 	flags.DurationVar(&c.patience, "patience", 2*time.Second, "time without a sale after which the buyers leave")
 	if err := flags.Parse(args); err != nil {
@@ -85,7 +86,8 @@ func run(ctx context.Context, c config, out io.Writer) error {
 }
 
 func sales(ctx context.Context, c config, out io.Writer) error {
-	fmt.Fprintf(out, "\n  %d phones, %d buyers in %d processes. The fault of the first buyer's lock, and its result:\n\n", pieces, buyers, 1+shops)
+	fmt.Fprintf(out, "\n  %d phones, %d buyers in %d processes. The fault of the first buyer's lock, and its "+
+		"result:\n\n", pieces, buyers, 1+shops)
 	header(out)
 	var errs []error
 	for i, s := range scenarios {
@@ -114,7 +116,8 @@ func speeds(ctx context.Context, c config, out io.Writer) error {
 	var first float64
 	lost := 0
 	for _, n := range []int{1, manySegments} {
-		s, err := measure(ctx, c.redis, measurement{Segments: n, Buyers: 20, Work: 2 * time.Millisecond, For: time.Second})
+		s, err := measure(ctx, c.redis, measurement{Segments: n, Buyers: 20, Work: 2 * time.Millisecond,
+			For: time.Second})
 		if err != nil {
 			return err
 		}
@@ -122,7 +125,8 @@ func speeds(ctx context.Context, c config, out io.Writer) error {
 			first = s.perSec
 		}
 		lost += s.lost
-		fmt.Fprintf(out, "  segments: %2d   purchases a second: %5.0f   %4.1f x   lost: %d\n", n, s.perSec, s.perSec/first, s.lost)
+		fmt.Fprintf(out, "  segments: %2d   purchases a second: %5.0f   %4.1f x   lost: %d\n", n, s.perSec,
+			s.perSec/first, s.lost)
 	}
 	fmt.Fprintln(out)
 	if lost != 0 {

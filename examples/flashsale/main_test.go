@@ -160,7 +160,8 @@ func TestSalesWithoutFaults(t *testing.T) {
 // Any number of segments sells every piece.
 func TestSegmentsLoseNothing(t *testing.T) {
 	for _, n := range []int{1, manySegments} {
-		got, err := measure(t.Context(), testenv.SharedRedis(t).Addr, measurement{Segments: n, Buyers: 20, Work: 2 * time.Millisecond, For: 300 * time.Millisecond})
+		got, err := measure(t.Context(), testenv.SharedRedis(t).Addr,
+			measurement{Segments: n, Buyers: 20, Work: 2 * time.Millisecond, For: 300 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

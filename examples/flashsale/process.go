@@ -109,7 +109,8 @@ func (p *process) open(ctx context.Context) (err error) {
 		p.close = append(p.close, p.shop.Close)
 		plan := scenarios[p.task.Scenario]
 		p.faults = p.shop.faults
-		*p.faults = faults{shop: p.shop, plan: plan.plan, victim: p.task.Victim, begun: func() { fmt.Println("begun") }, pause: maxPause}
+		*p.faults = faults{shop: p.shop, plan: plan.plan, victim: p.task.Victim, begun: func() { fmt.Println("begun") },
+			pause: maxPause}
 		if p.task.Healthy {
 			p.faults.plan = fault{}
 		}
@@ -118,7 +119,8 @@ func (p *process) open(ctx context.Context) (err error) {
 		}
 	}
 	for _, address := range p.task.Redis {
-		rdb := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: 64, MaxRetries: -1, Protocol: 2})
+		rdb := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: 64, MaxRetries: -1,
+			Protocol: 2})
 		rdb.AddHook(p.faults)
 		p.masters = append(p.masters, rdb)
 		p.close = append(p.close, rdb.Close)
@@ -217,7 +219,8 @@ func start(ctx context.Context, t task) (*started, error) {
 // expect reads the next line and returns an error if it is not word.
 func (s *started) expect(word string) error {
 	if !s.out.Scan() {
-		return fmt.Errorf("a process ended before it printed %s: %w", word, errors.Join(s.out.Err(), io.ErrUnexpectedEOF))
+		return fmt.Errorf("a process ended before it printed %s: %w", word,
+			errors.Join(s.out.Err(), io.ErrUnexpectedEOF))
 	}
 	if s.out.Text() != word {
 		return fmt.Errorf("a process printed %q, not %q", s.out.Text(), word)

@@ -19,7 +19,8 @@ func row(out io.Writer, n int, s sale) {
 		}
 		return strconv.Itoa(n)
 	}
-	fmt.Fprintf(out, format, strconv.Itoa(n), s.name, s.happens, strconv.Itoa(s.sold), number(s.excess()), number(s.left), number(s.refused))
+	fmt.Fprintf(out, format, strconv.Itoa(n), s.name, s.happens, strconv.Itoa(s.sold), number(s.excess()),
+		number(s.left), number(s.refused))
 }
 
 const legend = `

@@ -36,10 +36,11 @@ var schema = []string{
 func openShop(ctx context.Context, place string) (*shop, error) {
 	driver, source := "mysql", place
 	if filepath.IsAbs(place) {
-		file := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(filepath.Join(place, "shop.db")), RawQuery: url.Values{
-			"_pragma": {"busy_timeout(20000)", "journal_mode(WAL)", "synchronous(OFF)"},
-			"_txlock": {"immediate"},
-		}.Encode()}
+		file := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(filepath.Join(place, "shop.db")),
+			RawQuery: url.Values{
+				"_pragma": {"busy_timeout(20000)", "journal_mode(WAL)", "synchronous(OFF)"},
+				"_txlock": {"immediate"},
+			}.Encode()}
 		driver, source = "sqlite", file.String()
 	}
 	db, err := sql.Open(driver, source)

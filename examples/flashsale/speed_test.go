@@ -17,7 +17,8 @@ func TestSegmentsAreFaster(t *testing.T) {
 		var got [2]speed
 		for i, n := range []int{1, manySegments} {
 			var err error
-			if got[i], err = measure(t.Context(), address, measurement{Segments: n, Buyers: 20, Work: 2 * time.Millisecond, For: time.Second}); err != nil {
+			if got[i], err = measure(t.Context(), address,
+				measurement{Segments: n, Buyers: 20, Work: 2 * time.Millisecond, For: time.Second}); err != nil {
 				t.Fatal(err)
 			}
 			if got[i].lost != 0 || got[i].perSec == 0 {

@@ -52,7 +52,8 @@ type hold struct {
 type spy struct{ loads, running, peak int }
 
 func newDatabase(m *meter, wait time.Duration) *database {
-	d := &database{meter: m, slots: make(chan struct{}, connections), wait: wait, rows: map[int64]int64{}, latency: usualLatency, held: map[int64]*hold{}, spied: map[int64]*spy{}}
+	d := &database{meter: m, slots: make(chan struct{}, connections), wait: wait, rows: map[int64]int64{},
+		latency: usualLatency, held: map[int64]*hold{}, spied: map[int64]*spy{}}
 	for id := range allRows() {
 		d.rows[id] = 1
 	}

@@ -59,7 +59,8 @@ func (w *world) sendAbsent(keys int) string {
 	wg.Wait()
 	took := time.Since(start)
 	_, failed := summary(results)
-	text := fmt.Sprintf("%s of %s that do not exist: %s, all done in %s", count(len(results), "read"), count(keys, "key"), count(w.db.absentLoads()-before, "load"), milliseconds(took))
+	text := fmt.Sprintf("%s of %s that do not exist: %s, all done in %s", count(len(results), "read"),
+		count(keys, "key"), count(w.db.absentLoads()-before, "load"), milliseconds(took))
 	if failed > 0 {
 		text += ", " + count(failed, "error")
 	}

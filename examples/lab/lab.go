@@ -41,7 +41,9 @@ type config struct {
 	crowd    int           // number of callers in a stampede, and of keys in a burst of absent keys
 }
 
-var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, patience: 1500 * time.Millisecond, connect: time.Second, ttl: ttl, redis: 500 * time.Millisecond, reads: 400, crowd: 1000}
+var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond,
+	patience: 1500 * time.Millisecond, connect: time.Second, ttl: ttl, redis: 500 * time.Millisecond, reads: 400,
+	crowd: 1000}
 
 // state is the state of the switches.
 type state struct {
@@ -56,14 +58,18 @@ type state struct {
 }
 
 func newLab(c config) (*lab, error) {
-	l := &lab{config: c, start: time.Now(), queue: make(chan struct{}, maxQueue), film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: c.reads, Writes: usualWrites, Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
+	l := &lab{config: c, start: time.Now(), queue: make(chan struct{}, maxQueue),
+		film: film{viewers: map[chan []byte]bool{}}, state: state{Reads: c.reads, Writes: usualWrites,
+			Protections: usualProtections()}, watch: []int64{1, 2, 3, firstRace, firstStampede}}
 	l.life, l.stop = context.WithCancel(context.Background())
 	var err error
-	l.protected, err = newWorld("protected", c, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newProtected(address, db, c) })
+	l.protected, err = newWorld("protected", c, &eventLog{start: l.start},
+		func(address string, db *database) (process, error) { return newProtected(address, db, c) })
 	if err != nil {
 		return nil, err
 	}
-	l.plain, err = newWorld("plain", c, &eventLog{start: l.start}, func(address string, db *database) (process, error) { return newPlain(address, db, c.ttl), nil })
+	l.plain, err = newWorld("plain", c, &eventLog{start: l.start},
+		func(address string, db *database) (process, error) { return newPlain(address, db, c.ttl), nil })
 	if err != nil {
 		l.protected.close()
 		return nil, err

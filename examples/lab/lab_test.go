@@ -29,7 +29,8 @@ type testLab struct {
 // machine.
 func startLab(t *testing.T, change ...func(*config)) *testLab {
 	t.Helper()
-	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, ttl: ttl, redis: testenv.Hang, reads: 60, crowd: crowd}
+	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond,
+		patience: testenv.Hang, connect: testenv.Hang, ttl: ttl, redis: testenv.Hang, reads: 60, crowd: crowd}
 	for _, f := range change {
 		f(&c)
 	}
@@ -91,7 +92,8 @@ func (l *testLab) until(t *testing.T, what string, good func(frame) bool) frame 
 func (l *testLab) throw(t *testing.T, name, order string) (protected, plain string) {
 	t.Helper()
 	start := time.Now()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, l.server.URL+"/switch/"+name, strings.NewReader(order))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, l.server.URL+"/switch/"+name,
+		strings.NewReader(order))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +120,10 @@ func (l *testLab) throw(t *testing.T, name, order string) (protected, plain stri
 		}
 		return false
 	}
-	l.until(t, "the line of "+name, func(f frame) bool { return shows(f.Protected, out.Protected) && shows(f.Plain, out.Plain) })
-	t.Logf("%s %s (%v)\n  protected: %s\n  plain:     %s", name, order, time.Since(start).Round(time.Millisecond), out.Protected, out.Plain)
+	l.until(t, "the line of "+name,
+		func(f frame) bool { return shows(f.Protected, out.Protected) && shows(f.Plain, out.Plain) })
+	t.Logf("%s %s (%v)\n  protected: %s\n  plain:     %s", name, order, time.Since(start).Round(time.Millisecond),
+		out.Protected, out.Plain)
 	return out.Protected, out.Plain
 }
 
@@ -151,7 +155,8 @@ const (
 func TestSwitches(t *testing.T) {
 	l := startLab(t)
 	l.look(t)
-	l.until(t, "rows in memory everywhere", func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
+	l.until(t, "rows in memory everywhere",
+		func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
 
 	t.Run("stampede", func(t *testing.T) {
 		if plain := l.stampede(t); number(t, plain, loadsOf) < 2 {
@@ -163,13 +168,15 @@ func TestSwitches(t *testing.T) {
 	})
 	t.Run("race", func(t *testing.T) {
 		protected, plain := l.throw(t, "race", `{}`)
-		if number(t, protected, oldIn) != 0 || !strings.Contains(protected, "its caller got v2, v1 was refused; Redis holds v2") {
+		if number(t, protected, oldIn) != 0 ||
+			!strings.Contains(protected, "its caller got v2, v1 was refused; Redis holds v2") {
 			t.Error("protected does not refuse the old row")
 		}
 		if number(t, plain, oldIn) != processes || !strings.Contains(plain, "its caller got v1; Redis holds v1") {
 			t.Error("plain does not keep the old row")
 		}
-		f := l.until(t, "the row of the race", func(f frame) bool { return f.Plain.Watched[3].Redis.Stale && known(f.Plain.Watched[3]) })
+		f := l.until(t, "the row of the race",
+			func(f frame) bool { return f.Plain.Watched[3].Redis.Stale && known(f.Plain.Watched[3]) })
 		for _, s := range append(f.Protected.Watched[3].Memory[:], f.Protected.Watched[3].Redis) {
 			if s.Stale || s.Version != 2 {
 				t.Errorf("protected has %+v", f.Protected.Watched[3])
@@ -187,7 +194,8 @@ func TestSwitches(t *testing.T) {
 	})
 	t.Run("database fails", func(t *testing.T) {
 		l.throw(t, "traffic", `{"reads":60,"writes":0}`)
-		testenv.Eventually(t, "the last write", func() bool { return l.lab.protected.writing.Load() == 0 && l.lab.plain.writing.Load() == 0 })
+		testenv.Eventually(t, "the last write",
+			func() bool { return l.lab.protected.writing.Load() == 0 && l.lab.plain.writing.Load() == 0 })
 		l.warm()
 		l.throw(t, "fail", `{"on":true}`)
 		was := l.frame(t)
@@ -216,20 +224,26 @@ func TestSwitches(t *testing.T) {
 		l.throw(t, "bus", `{"on":true,"process":2}`)
 		l.until(t, "an empty memory of process 2, and no other", func(f frame) bool {
 			m := f.Protected.Watched[0].Memory
-			return f.State.Cut == [processes]bool{1: true} && m[1].Version == 0 && m[0].Version > 0 && m[2].Version > 0 && m[3].Version > 0
+			return f.State.Cut == [processes]bool{1: true} && m[1].Version == 0 && m[0].Version > 0 &&
+				m[2].Version > 0 && m[3].Version > 0
 		})
 		l.throw(t, "bus", `{"on":false,"process":2}`)
-		l.until(t, "memory of process 2", func(f frame) bool { return !f.State.Cut[1] && f.Protected.Watched[0].Memory[1].Version > 0 })
+		l.until(t, "memory of process 2",
+			func(f frame) bool { return !f.State.Cut[1] && f.Protected.Watched[0].Memory[1].Version > 0 })
 	})
 	t.Run("flush", func(t *testing.T) {
-		testenv.Eventually(t, "a flush after which Redis is filled again, if there are reads in the time that is measured", func() bool {
+		testenv.Eventually(t, "a flush after which Redis is filled again, if there are reads in the time that is "+
+			"measured", func() bool {
 			protected, plain := l.throw(t, "flush", `{}`)
 			return number(t, protected, loadsOf) > 0 && number(t, plain, loadsOf) > 0
 		})
 	})
 	t.Run("traffic", func(t *testing.T) {
 		l.throw(t, "traffic", `{"reads":0,"writes":0}`)
-		l.until(t, "no reads", func(f frame) bool { return f.State.Reads == 0 && f.Protected.Now.Reads == 0 && f.Plain.Now.Reads == 0 })
+		l.until(t, "no reads", func(
+			f frame) bool {
+			return f.State.Reads == 0 && f.Protected.Now.Reads == 0 && f.Plain.Now.Reads == 0
+		})
 		l.throw(t, "traffic", `{"reads":60,"writes":5}`)
 		l.until(t, "reads", func(f frame) bool { return f.Protected.Now.Reads > 20 && f.Plain.Now.Reads > 20 })
 	})
@@ -240,21 +254,27 @@ func TestSwitches(t *testing.T) {
 // would wait much longer, but those of protected need not. There are few callers, because all those
 // of plain continue at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
-	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads, c.ttl = usual.redis, 8*time.Second, 50, time.Hour })
+	l := startLab(t, func(c *config) {
+		c.redis, c.patience, c.reads, c.ttl = usual.redis, 8*time.Second, 50, time.Hour
+	})
 	l.look(t)
-	l.until(t, "rows in memory everywhere", func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
+	l.until(t, "rows in memory everywhere",
+		func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
 	t.Run("kill", func(t *testing.T) {
 		// A write before the kill would delete its row from Redis.
 		l.throw(t, "traffic", `{"reads":50,"writes":0}`)
 		before := l.until(t, "rows in Redis", func(f frame) bool { return f.State.Writes == 0 && allInRedis(f.Plain) })
 		l.throw(t, "kill", `{"on":true}`)
 		l.throw(t, "traffic", `{"reads":50,"writes":100}`)
-		f := l.until(t, "memory of protected that is not trusted, invalidations that wait, and none in plain", func(f frame) bool {
-			return f.State.Killed && empty(f.Protected.Watched[0]) && f.Protected.Pending > 0 && f.Plain.Pending == 0
-		})
+		f := l.until(t, "memory of protected that is not trusted, invalidations that wait, and none in plain",
+			func(f frame) bool {
+				return f.State.Killed && empty(f.Protected.Watched[0]) && f.Protected.Pending > 0 &&
+					f.Plain.Pending == 0
+			})
 		l.noErrors(t, before, f)
 		l.throw(t, "traffic", `{"reads":50,"writes":0}`)
-		l.until(t, "old rows in the Redis of plain, which nobody can reach", func(f frame) bool { return anyOld(f.Plain) })
+		l.until(t, "old rows in the Redis of plain, which nobody can reach",
+			func(f frame) bool { return anyOld(f.Plain) })
 		l.throw(t, "kill", `{"on":false}`)
 		f = l.until(t, "all invalidations of protected", func(f frame) bool {
 			return !f.State.Killed && f.Protected.Pending == 0 && known(f.Protected.Watched[0])
@@ -267,7 +287,8 @@ func TestRedisFails(t *testing.T) {
 	t.Run("freeze", func(t *testing.T) {
 		before := l.frame(t)
 		l.throw(t, "freeze", `{"on":true}`)
-		f := l.until(t, "errors in plain", func(f frame) bool { return f.State.Frozen && f.Plain.Errors > before.Plain.Errors })
+		f := l.until(t, "errors in plain",
+			func(f frame) bool { return f.State.Frozen && f.Plain.Errors > before.Plain.Errors })
 		l.noErrors(t, before, f)
 		l.throw(t, "freeze", `{"on":false}`)
 		l.until(t, "memory of protected", func(f frame) bool { return known(f.Protected.Watched[0]) })
@@ -316,7 +337,8 @@ func TestProtections(t *testing.T) {
 	on := func(name string) { l.throw(t, "protection", `{"name":"`+name+`","on":true}`) }
 
 	off(filter)
-	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) < crowd || number(t, protected, loadsOf) >= 2*crowd {
+	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) < crowd ||
+		number(t, protected, loadsOf) >= 2*crowd {
 		t.Error("without the filter, want one load of each missing row")
 	}
 	off(nulls)
@@ -335,11 +357,13 @@ func TestProtections(t *testing.T) {
 	l.throw(t, "fail", `{"on":true}`)
 	before := l.frame(t)
 	l.throw(t, "expire", `{}`)
-	l.until(t, "errors: without stale serving, nothing is left to be served", func(f frame) bool { return f.Protected.Errors >= before.Protected.Errors+5 })
+	l.until(t, "errors: without stale serving, nothing is left to be served",
+		func(f frame) bool { return f.Protected.Errors >= before.Protected.Errors+5 })
 	l.throw(t, "fail", `{"on":false}`)
 	on(stale)
 	off(plainMap)
-	l.until(t, "no map in plain", func(f frame) bool { return empty(f.Plain.Watched[0]) && f.Plain.Watched[0].Redis.Version > 0 })
+	l.until(t, "no map in plain",
+		func(f frame) bool { return empty(f.Plain.Watched[0]) && f.Plain.Watched[0].Redis.Version > 0 })
 	on(plainMap)
 	on(whenDown)
 	l.throw(t, "kill", `{"on":true}`)

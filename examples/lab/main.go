@@ -28,8 +28,8 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-const usage = `Lab serves a page on which to break a cache, and watch: one made with this library next to one written by hand.
-Redis and the database are embedded; nothing is fetched, and only this machine can see the page.
+const usage = `Lab serves a page on which to break a cache, and watch: one made with this library next to one written
+by hand. Redis and the database are embedded; nothing is fetched, and only this machine can see the page.
 
 Usage:  go run ./examples/lab [flags]
 
@@ -57,10 +57,12 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 	c = usual
 	flags := flag.NewFlagSet("lab", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&address, "addr", "127.0.0.1:8080", "`address` to serve on: 127.0.0.1 or localhost, and a port; if that is taken, the next free one")
+	flags.StringVar(&address, "addr", "127.0.0.1:8080",
+		"`address` to serve on: 127.0.0.1 or localhost, and a port; if that is taken, the next free one")
 	flags.DurationVar(&c.window, "window", usual.window, "the `time` for which the effect of a switch is measured")
 	flags.DurationVar(&c.patience, "patience", usual.patience, "the longest `time` that a caller waits")
-	flags.DurationVar(&c.redis, "redis-timeout", usual.redis, "RedisTimeout of protected: the longest `time` for a command before Redis counts as unreachable")
+	flags.DurationVar(&c.redis, "redis-timeout", usual.redis,
+		"RedisTimeout of protected: the longest `time` for a command before Redis counts as unreachable")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
@@ -95,7 +97,8 @@ func split(address string) (host string, port int, err error) {
 		return "", 0, fmt.Errorf("%q: must be host:port", address)
 	}
 	if host != "127.0.0.1" && host != "localhost" {
-		return "", 0, fmt.Errorf("%q: only 127.0.0.1 and localhost, since everybody who sees the page may use its switches", address)
+		return "", 0, fmt.Errorf(
+			"%q: only 127.0.0.1 and localhost, since everybody who sees the page may use its switches", address)
 	}
 	if port, err = strconv.Atoi(text); err != nil || port < 0 || port > 65535 {
 		return "", 0, fmt.Errorf("%q: a port from 0 to 65535", address)
@@ -132,7 +135,8 @@ func run(ctx context.Context, address string, c config, stdout io.Writer) error 
 		return err
 	}
 	defer l.close()
-	server := &http.Server{Handler: l.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{Handler: l.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	fmt.Fprintf(stdout, "The lab is at http://%s/ (Ctrl-C ends it)\n", listener.Addr())

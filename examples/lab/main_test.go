@@ -62,10 +62,12 @@ func TestRun(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	var help bytes.Buffer
-	if _, _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "-addr") || !strings.Contains(help.String(), "-window") {
+	if _, _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) ||
+		!strings.Contains(help.String(), "-addr") || !strings.Contains(help.String(), "-window") {
 		t.Errorf("error %v, and %q", err, help.String())
 	}
-	for _, bad := range [][]string{{"-addr", "0.0.0.0:8080"}, {"-addr", ":8080"}, {"-addr", "127.0.0.1"}, {"-addr", "127.0.0.1:http"}, {"-addr", "127.0.0.1:65536"}, {"-addr", "[::]:1"}, {"-window", "0s"}, {"-window", "1h"}, {"-patience", "1ms"}, {"-redis-timeout", "1m"}, {"more"}, {"-unknown"}} {
+	for _, bad := range [][]string{{"-addr", "0.0.0.0:8080"}, {"-addr", ":8080"}, {"-addr", "127.0.0.1"},
+		{"-addr", "127.0.0.1:http"}, {"-addr", "127.0.0.1:65536"}, {"-addr", "[::]:1"}, {"-window", "0s"}, {"-window", "1h"}, {"-patience", "1ms"}, {"-redis-timeout", "1m"}, {"more"}, {"-unknown"}} {
 		if _, _, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%q: no error", bad)
 		}

@@ -116,7 +116,8 @@ func (t *tally) hits() float64 {
 // String describes the tally for the log of events.
 func (t *tally) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s, p99 %s; %s", count(t.Reads, "read"), milliseconds(t.Took.quantile(0.99)), count(t.Loads, "load"))
+	fmt.Fprintf(&s, "%s, p99 %s; %s", count(t.Reads, "read"), milliseconds(t.Took.quantile(0.99)),
+		count(t.Loads, "load"))
 	if t.AtOnce > 1 {
 		fmt.Fprintf(&s, ", at most %d at once", t.AtOnce)
 	}

@@ -55,12 +55,14 @@ func TestTruth(t *testing.T) {
 }
 
 func TestWords(t *testing.T) {
-	for n, want := range map[int]string{0: "0 loads", 1: "1 load", 999: "999 loads", 1000: "1,000 loads", 1234567: "1,234,567 loads"} {
+	for n, want := range map[int]string{0: "0 loads", 1: "1 load", 999: "999 loads", 1000: "1,000 loads",
+		1234567: "1,234,567 loads"} {
 		if got := count(n, "load"); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{1500 * time.Microsecond: "1.5 ms", 20 * time.Millisecond: "20 ms", 2 * time.Second: "2,000 ms", 12 * time.Second: "12.0 s"} {
+	for d, want := range map[time.Duration]string{1500 * time.Microsecond: "1.5 ms", 20 * time.Millisecond: "20 ms",
+		2 * time.Second: "2,000 ms", 12 * time.Second: "12.0 s"} {
 		if got := milliseconds(d); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}

@@ -28,7 +28,8 @@ type remembered struct {
 }
 
 func newPlain(address string, db *database, ttl time.Duration) *plain {
-	return &plain{ttl: ttl, rdb: redis.NewClient(&redis.Options{Addr: address, PoolSize: poolSize}), db: db, memory: map[int64]remembered{}}
+	return &plain{ttl: ttl, rdb: redis.NewClient(&redis.Options{Addr: address, PoolSize: poolSize}), db: db,
+		memory: map[int64]remembered{}}
 }
 
 func (p *plain) get(ctx context.Context, id int64) (row, error) {

@@ -35,7 +35,8 @@ type caches struct {
 
 func newProtected(address string, db *database, c config) (*protected, error) {
 	bound := max(c.redis, 3*time.Second) // the client's time-out must not be shorter
-	p := &protected{rdb: redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: poolSize, ReadTimeout: bound, WriteTimeout: bound, PoolTimeout: bound}), db: db, config: c}
+	p := &protected{rdb: redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: poolSize,
+		ReadTimeout: bound, WriteTimeout: bound, PoolTimeout: bound}), db: db, config: c}
 	var err error
 	if p.filter, err = bloom.NewLocal(10_000, 0.01); err != nil {
 		return nil, err
@@ -45,7 +46,8 @@ func newProtected(address string, db *database, c config) (*protected, error) {
 		texts = append(texts, strconv.FormatInt(id, 10))
 	}
 	// The lab inserts no rows, so there are no transactions to wait for.
-	if _, err := p.filter.Rebuild(context.Background(), bloom.Keys(texts...), &bloom.RebuildOptions{Settle: -1}); err != nil {
+	if _, err := p.filter.Rebuild(context.Background(), bloom.Keys(texts...),
+		&bloom.RebuildOptions{Settle: -1}); err != nil {
 		return nil, err
 	}
 	return p, p.rebuild(usualProtections())
@@ -53,7 +55,8 @@ func newProtected(address string, db *database, c config) (*protected, error) {
 
 // rebuild creates the cache again with other options. Reads in progress finish with the old one.
 func (p *protected) rebuild(on protections) error {
-	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler), // the page shows the events
+	// the page shows the events
+	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler),
 		RedisTimeout: p.config.redis, LeaseTTL: min(4*p.config.redis, time.Minute), QueueTimeout: p.config.connect}
 	if on[maxLoads] {
 		options.MaxLoads = connections / processes
@@ -84,7 +87,8 @@ func (p *protected) rebuild(on protections) error {
 }
 
 func (p *protected) loaderOptions(on protections) *cacheaside.LoaderOptions {
-	o := &cacheaside.LoaderOptions{TTL: ttl, MemoryTTL: memoryTTL, StaleFor: -1, EarlyRefresh: -1, BreakAt: -1, NullTTL: cacheaside.MinTTL}
+	o := &cacheaside.LoaderOptions{TTL: ttl, MemoryTTL: memoryTTL, StaleFor: -1, EarlyRefresh: -1, BreakAt: -1,
+		NullTTL: cacheaside.MinTTL}
 	if on[stale] {
 		o.StaleFor = staleFor
 	}

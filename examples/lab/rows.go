@@ -15,7 +15,8 @@ const (
 // allRows yields the ids of all rows.
 func allRows() iter.Seq[int64] {
 	return func(yield func(int64) bool) {
-		for _, r := range []struct{ first, rows int64 }{{1, trafficRows}, {firstStampede, experimentRows}, {firstRace, experimentRows}} {
+		for _, r := range []struct{ first, rows int64 }{{1, trafficRows}, {firstStampede, experimentRows},
+			{firstRace, experimentRows}} {
 			for id := r.first; id < r.first+r.rows; id++ {
 				if !yield(id) {
 					return

@@ -91,7 +91,8 @@ func (o order) check(needs []string) error {
 	for _, f := range []struct {
 		name  string
 		given bool
-	}{{"on", o.On != nil}, {"process", o.Process != nil}, {"name", o.Name != nil}, {"reads", o.Reads != nil}, {"writes", o.Writes != nil}} {
+	}{{"on", o.On != nil}, {"process", o.Process != nil}, {"name", o.Name != nil}, {"reads", o.Reads != nil},
+		{"writes", o.Writes != nil}} {
 		switch needed := slices.Contains(needs, f.name); {
 		case needed && !f.given:
 			return badOrder(f.name + " is missing")
@@ -176,13 +177,15 @@ func (l *lab) flush(order) (outcome, error) {
 
 func (l *lab) cutBus(o order) (outcome, error) {
 	p := *o.Process - 1
-	return l.measure("bus", fmt.Sprintf("Process %d %s.", *o.Process, either(*o.On, "does not receive invalidations", "receives invalidations again")),
+	return l.measure("bus", fmt.Sprintf("Process %d %s.", *o.Process,
+		either(*o.On, "does not receive invalidations", "receives invalidations again")),
 		func(s *state) { s.Cut[p] = *o.On },
 		func(w *world) { w.redis.links[p].cutBus(*o.On) })
 }
 
 func (l *lab) slow(o order) (outcome, error) {
-	return l.measure("slow", either(*o.On, "A query takes "+milliseconds(slowLatency)+".", "A query takes "+milliseconds(usualLatency)+" again."),
+	return l.measure("slow", either(*o.On, "A query takes "+milliseconds(slowLatency)+".",
+		"A query takes "+milliseconds(usualLatency)+" again."),
 		func(s *state) { s.Slow = *o.On },
 		func(w *world) { w.db.slow(*o.On) })
 }
@@ -217,20 +220,25 @@ func (l *lab) setTraffic(o order) (outcome, error) {
 func nothing(*state) {}
 
 func (l *lab) stampede(order) (outcome, error) {
-	return l.experiment("stampede", firstStampede, func(w *world, id int64, _ func(string)) string { return w.stampede(id, l.config.crowd) })
+	return l.experiment("stampede", firstStampede,
+		func(w *world, id int64, _ func(string)) string { return w.stampede(id, l.config.crowd) })
 }
 
 func (l *lab) absent(order) (outcome, error) {
-	return l.experiment("absent", 0, func(w *world, _ int64, _ func(string)) string { return w.sendAbsent(l.config.crowd) })
+	return l.experiment("absent", 0,
+		func(w *world, _ int64, _ func(string)) string { return w.sendAbsent(l.config.crowd) })
 }
 
 func (l *lab) race(order) (outcome, error) {
-	return l.experiment("race", firstRace, func(w *world, id int64, said func(string)) string { return w.race(id, l.config.pause, said) })
+	return l.experiment("race", firstRace,
+		func(w *world, id int64, said func(string)) string { return w.race(id, l.config.pause, said) })
 }
 
 // experiment calls run for one system after the other, so that they do not compete for the
 // processor. The race, which mostly waits, runs in both at the same time.
-func (l *lab) experiment(name string, first int64, run func(w *world, id int64, said func(string)) string) (outcome, error) {
+func (l *lab) experiment(
+	name string, first int64, run func(w *world, id int64, said func(string)) string,
+) (outcome, error) {
 	done, err := l.alone()
 	if err != nil {
 		return outcome{}, err

@@ -28,7 +28,8 @@ func (l *lab) traffic() {
 		case <-l.life.Done():
 			return
 		}
-		passed := min(now.Sub(last), time.Second/5).Seconds() // after a pause of the machine, missed requests are not made up for
+		// after a pause of the machine, missed requests are not made up for
+		passed := min(now.Sub(last), time.Second/5).Seconds()
 		last = now
 		l.mu.Lock()
 		reads, writes = reads+passed*float64(l.state.Reads), writes+passed*float64(l.state.Writes)

@@ -23,7 +23,8 @@ const (
 )
 
 // policy allows the page to load its own three files and to use its own server, and nothing else.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'"
 
 // handler serves the page, its frames and its switches.
 func (l *lab) handler() http.Handler {
@@ -31,7 +32,8 @@ func (l *lab) handler() http.Handler {
 	mux.HandleFunc("GET /{$}", file("index.html", "text/html; charset=utf-8"))
 	mux.HandleFunc("GET /lab.css", file("lab.css", "text/css; charset=utf-8"))
 	mux.HandleFunc("GET /lab.js", file("lab.js", "text/javascript; charset=utf-8"))
-	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("GET /favicon.ico",
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /events", l.events)
 	mux.HandleFunc("POST /switch/{name}", l.thrown)
 	return guard(mux)

@@ -68,7 +68,8 @@ func TestGuard(t *testing.T) {
 		if answer.Code != c.status && (c.status != 404 || answer.Code/100 != 3) {
 			t.Errorf("%s: %d %q, want %d", c.name, answer.Code, answer.Body, c.status)
 		}
-		if answer.Header().Get("Content-Security-Policy") != policy || answer.Header().Get("X-Content-Type-Options") != "nosniff" {
+		if answer.Header().Get("Content-Security-Policy") != policy ||
+			answer.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: the security headers are missing", c.name)
 		}
 	}
@@ -119,7 +120,8 @@ func TestPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		text[name] = string(b)
-		for _, bad := range []string{"http://", "https://", "//cdn", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick"} {
+		for _, bad := range []string{"http://", "https://", "//cdn", "innerHTML", "outerHTML", "insertAdjacentHTML",
+			"document.write", "eval(", "style=", "onclick"} {
 			if strings.Contains(string(b), bad) {
 				t.Errorf("%s has %s", name, bad)
 			}
@@ -135,7 +137,8 @@ func TestPage(t *testing.T) {
 		for _, card := range cards {
 			card, _, _ = strings.Cut(card, "</section>")
 			if strings.Contains(card, `data-switch="`+name+`"`) {
-				found = strings.Contains(card, "<h3>") && strings.Contains(card, `<p class="see">`) && strings.Contains(card, "<button") && strings.Count(card, "<p") == 2
+				found = strings.Contains(card, "<h3>") && strings.Contains(card, `<p class="see">`) &&
+					strings.Contains(card, "<button") && strings.Count(card, "<p") == 2
 			}
 		}
 		if !found {

@@ -50,9 +50,12 @@ type world struct {
 	absent  int64           // the next id that has no row
 }
 
-func newWorld(name string, c config, log *eventLog, join func(address string, db *database) (process, error)) (*world, error) {
+func newWorld(
+	name string, c config, log *eventLog, join func(address string, db *database) (process, error),
+) (*world, error) {
 	m := newMeter()
-	w := &world{name: name, patience: c.patience, db: newDatabase(m, c.connect), meter: m, truth: newTruth(), log: log, reading: make(chan struct{}, underWay), pending: map[int64]int64{}, absent: firstAbsent}
+	w := &world{name: name, patience: c.patience, db: newDatabase(m, c.connect), meter: m, truth: newTruth(), log: log,
+		reading: make(chan struct{}, underWay), pending: map[int64]int64{}, absent: firstAbsent}
 	w.life, w.stop = context.WithCancel(context.Background())
 	var err error
 	if w.redis, err = newRedisServer(); err != nil {

@@ -58,7 +58,8 @@ func startNeighbour(t *testing.T, address string) *neighbour {
 	ended := make(chan error, 2)
 	go func() { ended <- consumer.Run(ctx) }()
 	go func() {
-		ended <- filter.Maintain(ctx, bloom.Table[int64](n.db, "notes", "id"), &bloom.MaintainOptions{Check: time.Second})
+		ended <- filter.Maintain(ctx, bloom.Table[int64](n.db, "notes", "id"),
+			&bloom.MaintainOptions{Check: time.Second})
 	}()
 	t.Cleanup(func() {
 		stop()

@@ -46,7 +46,8 @@ func TestMessagesInMemory(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	const rows = 3000
-	options := cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute, MemoryBytes: 8 << 20}
+	options := cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute,
+		MemoryBytes: 8 << 20}
 	for name, local := range map[string]bool{"Redis": false, "local": true} {
 		t.Run(name, func(t *testing.T) {
 			cache, err := cacheaside.NewLocal(&options)
@@ -64,7 +65,8 @@ func TestMessagesInMemory(t *testing.T) {
 				}
 				return found, nil
 			}
-			books, err := cacheaside.NewBatchLoader(cache, "book", load, &cacheaside.LoaderOptions{Codec: protobuf.Codec{}, BatchSize: 1000})
+			books, err := cacheaside.NewBatchLoader(cache, "book", load,
+				&cacheaside.LoaderOptions{Codec: protobuf.Codec{}, BatchSize: 1000})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,11 +115,13 @@ func TestCodec(t *testing.T) {
 			t.Fatal(err)
 		}
 		for key, want := range rows {
-			if got, err := books.Get(t.Context(), key); err != nil || !proto.Equal(got, want) || (got == nil) != (want == nil) {
+			if got, err := books.Get(t.Context(), key); err != nil || !proto.Equal(got, want) ||
+				(got == nil) != (want == nil) {
 				t.Errorf("%d: %v, %v", key, got, err)
 			}
 		}
-		_, err = cacheaside.NewLoader(cache, "text", func(context.Context, int) (string, error) { return "", nil }, &cacheaside.LoaderOptions{Codec: protobuf.Codec{}})
+		_, err = cacheaside.NewLoader(cache, "text", func(context.Context, int) (string, error) { return "", nil },
+			&cacheaside.LoaderOptions{Codec: protobuf.Codec{}})
 		if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec: string is not a proto.Message") {
 			t.Error(err)
 		}

@@ -86,13 +86,16 @@ func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 
 	out := failure{name: "breakdown", counted: "loads of a hot key that has expired",
-		words: fmt.Sprintf("%d callers in %d processes read it at the same time, and a load takes %d ms. All of them need the "+
+		words: fmt.Sprintf("%d callers in %d processes read it at the same time, and a load takes %d ms. All of them "+
+			"need the "+
 			"same row: one loads it, the others wait for it.", callers, len(f.caches), breakdownLoad.Milliseconds())}
-	shops, err := f.cached("hot", load, &cacheaside.LoaderOptions{StaleFor: -1, EarlyRefresh: -1}) // otherwise the key would not expire for readers
+	// otherwise the key would not expire for readers
+	shops, err := f.cached("hot", load, &cacheaside.LoaderOptions{StaleFor: -1, EarlyRefresh: -1})
 	if err != nil {
 		return out, err
 	}
-	if out.without, err = storm(catalogs(f.naive("hot", naive, life)), catalogs(f.naive("hot", naive, time.Hour))); err != nil {
+	if out.without, err = storm(catalogs(f.naive("hot", naive, life)),
+		catalogs(f.naive("hot", naive, time.Hour))); err != nil {
 		return out, err
 	}
 	out.with, err = storm(catalogs(shops), catalogs(shops))
@@ -120,7 +123,8 @@ func penetration(ctx context.Context, f *fleet, _ []int64) (failure, error) {
 	}
 
 	out := failure{name: "penetration", counted: fmt.Sprintf("loads for %s reads of missing rows", thousands(reads)),
-		words: fmt.Sprintf("They read %d products that do not exist. Without a row there is nothing to cache, unless the cache "+
+		words: fmt.Sprintf("They read %d products that do not exist. Without a row there is nothing to cache, unless "+
+			"the cache "+
 			"stores the absence.", products)}
 	shops, err := f.cached("missing", load, nil)
 	if err != nil {
@@ -156,24 +160,26 @@ func avalanche(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 		}
 		loads.forget()
 		end := time.Now().Add(ttl + 4*window)
-		err := together(ctx, f.goroutines, f.goroutines, new(atomic.Int64), func(ctx context.Context, reader int) error {
-			for time.Now().Before(end) || loads.none() { // each goroutine reads its share repeatedly
-				for i := reader; i < products; i += f.goroutines {
-					if err := read(ctx, i); err != nil {
+		err := together(ctx, f.goroutines, f.goroutines, new(atomic.Int64),
+			func(ctx context.Context, reader int) error {
+				for time.Now().Before(end) || loads.none() { // each goroutine reads its share repeatedly
+					for i := reader; i < products; i += f.goroutines {
+						if err := read(ctx, i); err != nil {
+							return err
+						}
+					}
+					if err := sleep(ctx, 2*time.Millisecond); err != nil {
 						return err
 					}
 				}
-				if err := sleep(ctx, 2*time.Millisecond); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+				return nil
+			})
 		return loads.most(window), err
 	}
 
 	out := failure{name: "avalanche", counted: fmt.Sprintf("most loads within %d ms", window.Milliseconds()),
-		words: fmt.Sprintf("%s products were stored at the same time, for %.0f s, so they expire at the same time, unless TTLs "+
+		words: fmt.Sprintf("%s products were stored at the same time, for %.0f s, so they expire at the same time, "+
+			"unless TTLs "+
 			"are shortened at random, here by up to half.", thousands(products), ttl.Seconds())}
 	shops, err := f.cached("season", load, &cacheaside.LoaderOptions{TTL: ttl, Jitter: jitter})
 	if err != nil {

@@ -182,7 +182,8 @@ func TestFlags(t *testing.T) {
 			t.Errorf("the help lacks %s", name)
 		}
 	}
-	for _, bad := range [][]string{{"-caches", "0"}, {"-goroutines", "-1"}, {"-accesses", "-1"}, {"more"}, {"-unknown"}} {
+	for _, bad := range [][]string{{"-caches", "0"}, {"-goroutines", "-1"}, {"-accesses", "-1"}, {"more"},
+		{"-unknown"}} {
 		if _, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%q: no error", bad)
 		}

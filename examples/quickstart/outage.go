@@ -40,7 +40,8 @@ func outage(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 		for end := time.Now().Add(ttl + away); time.Now().Before(end) || errs.Load() < least; {
 			err := together(ctx, f.goroutines, products, new(atomic.Int64), func(ctx context.Context, i int) error {
 				_, err := shops[i%len(shops)].product(ctx, ids[i])
-				if errors.Is(err, errDown) || errors.Is(err, cacheaside.ErrLoadFailed) || errors.Is(err, cacheaside.ErrUnavailable) {
+				if errors.Is(err, errDown) || errors.Is(err, cacheaside.ErrLoadFailed) ||
+					errors.Is(err, cacheaside.ErrUnavailable) {
 					errs.Add(1)
 					return nil
 				}
@@ -57,7 +58,8 @@ func outage(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 
 	out := failure{name: "outage", counted: "reads that failed",
-		words: fmt.Sprintf("The database fails for a second, while %d popular products expire. A stale value is better than an "+
+		words: fmt.Sprintf("The database fails for a second, while %d popular products expire. A stale value is "+
+			"better than an "+
 			"error. An invalidated value would not be shown.", products)}
 	shops, err := f.cached("stock", load, &cacheaside.LoaderOptions{TTL: ttl, StaleFor: time.Hour})
 	if err != nil {

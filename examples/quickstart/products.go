@@ -51,9 +51,10 @@ func openDatabase(ctx context.Context, dsn string) (*database, error) {
 		if err != nil {
 			return nil, err
 		}
-		file := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(filepath.Join(folder, "shop.db")), RawQuery: url.Values{
-			"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"},
-		}.Encode()}
+		file := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(filepath.Join(folder, "shop.db")),
+			RawQuery: url.Values{
+				"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"},
+			}.Encode()}
 		d.name, d.folder = "SQLite", folder
 		driver, dsn, connections = "sqlite", file.String(), 4
 	}
@@ -93,7 +94,8 @@ func (d *database) close(ctx context.Context) error {
 
 // fill creates the table with a row for each id, the same in every run. Call it before any query.
 func (d *database) fill(ctx context.Context, ids []int64) error {
-	_, err := d.ExecContext(ctx, "CREATE TABLE "+d.table+" (id INTEGER PRIMARY KEY, name VARCHAR(60), description VARCHAR(400), cents BIGINT)")
+	_, err := d.ExecContext(ctx,
+		"CREATE TABLE "+d.table+" (id INTEGER PRIMARY KEY, name VARCHAR(60), description VARCHAR(400), cents BIGINT)")
 	if err != nil {
 		return err
 	}
@@ -110,7 +112,8 @@ func (d *database) fill(ctx context.Context, ids []int64) error {
 			p := invent(id, random)
 			values = append(values, p.ID, p.Name, p.Description, p.Cents)
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO "+d.table+" (id, name, description, cents) VALUES "+places, values...); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO "+d.table+" (id, name, description, cents) VALUES "+places,
+			values...); err != nil {
 			return err
 		}
 	}
@@ -136,8 +139,9 @@ func (d *database) setPrice(ctx context.Context, id, cents int64) error {
 }
 
 var (
-	adjectives = []string{"Quiet", "Sturdy", "Light", "Winter", "Folding", "Striped", "Warm", "Little", "Plain", "Copper"}
-	nouns      = []string{"lamp", "kettle", "blanket", "chair", "lantern", "basket", "radio", "scarf", "clock", "teapot"}
+	adjectives = []string{"Quiet", "Sturdy", "Light", "Winter", "Folding", "Striped", "Warm", "Little", "Plain",
+		"Copper"}
+	nouns = []string{"lamp", "kettle", "blanket", "chair", "lantern", "basket", "radio", "scarf", "clock", "teapot"}
 )
 
 func invent(id int64, random *mathrand.Rand) product {

@@ -49,7 +49,8 @@ func (r *redisServer) startClock() {
 // client returns a client for this number of goroutines. It opens its connections in advance, so
 // that measured requests do not wait for them.
 func (r *redisServer) client(goroutines int) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: r.address, ContextTimeoutEnabled: true, PoolSize: goroutines, MinIdleConns: goroutines})
+	return redis.NewClient(&redis.Options{Addr: r.address, ContextTimeoutEnabled: true, PoolSize: goroutines,
+		MinIdleConns: goroutines})
 }
 
 func (r *redisServer) String() string {

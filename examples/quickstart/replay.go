@@ -24,7 +24,8 @@ type replay struct {
 }
 
 func newReplay(t *trace) *replay {
-	return &replay{accesses: t.accesses, distinct: int64(len(distinct(t.accesses))), latencies: make([]time.Duration, len(t.accesses))}
+	return &replay{accesses: t.accesses, distinct: int64(len(distinct(t.accesses))),
+		latencies: make([]time.Duration, len(t.accesses))}
 }
 
 // run reads all products of the trace, in its order, from the caches in turn.
@@ -60,7 +61,8 @@ func (r *replay) percent() int {
 // check fails unless the database was read once for each distinct product.
 func (r *replay) check() error {
 	if r.reads != r.distinct {
-		return fmt.Errorf("the database was read %d times for %d distinct products; it should be once for each", r.reads, r.distinct)
+		return fmt.Errorf("the database was read %d times for %d distinct products; it should be once for each",
+			r.reads, r.distinct)
 	}
 	return nil
 }
@@ -105,7 +107,9 @@ func count(latencies []time.Duration, s cacheaside.Stats) served {
 
 // together calls f for each i below n, in order, on this number of goroutines. It ends at the first
 // error or with ctx.
-func together(ctx context.Context, goroutines, n int, next *atomic.Int64, f func(ctx context.Context, i int) error) error {
+func together(
+	ctx context.Context, goroutines, n int, next *atomic.Int64, f func(ctx context.Context, i int) error,
+) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup

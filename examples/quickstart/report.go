@@ -21,7 +21,8 @@ func newReport(w io.Writer) *report {
 	r := &report{w: w}
 	if file, ok := w.(*os.File); ok {
 		info, err := file.Stat()
-		r.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+		r.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == "" &&
+			os.Getenv("TERM") != "dumb"
 	}
 	return r
 }
@@ -139,14 +140,18 @@ func (r *report) replay(p *replay) {
 	r.table([]string{"", "requests", "memory", "Redis", "shared", "database", "p50", "p99"}, rows, 2)
 	r.line("")
 	r.line("shared: served by a lookup that another request of the same process had started.")
-	r.line(fmt.Sprintf("p50, p99: latency of a request; caches, Redis and database share the %d cores of this machine.", runtime.NumCPU()))
+	r.line(fmt.Sprintf("p50, p99: latency of a request; caches, Redis and database share the %d cores of this machine.",
+		runtime.NumCPU()))
 	r.line(fmt.Sprintf("%s requests in %s: %s per second.", thousands(total.requests), seconds(p.took),
 		thousands(int64(float64(total.requests)/max(p.took.Seconds(), 1e-9)))))
-	r.line(fmt.Sprintf("Without a cache the database would have been read %s times. It was read %s times,", thousands(total.requests), thousands(p.reads)))
+	r.line(fmt.Sprintf("Without a cache the database would have been read %s times. It was read %s times,",
+		thousands(total.requests), thousands(p.reads)))
 	if p.check() == nil {
-		r.line(r.paint(green, fmt.Sprintf("once for each of the %s distinct products: %s fewer reads.", thousands(p.distinct), percent(total.requests-p.reads, total.requests))))
+		r.line(r.paint(green, fmt.Sprintf("once for each of the %s distinct products: %s fewer reads.",
+			thousands(p.distinct), percent(total.requests-p.reads, total.requests))))
 	} else {
-		r.line(r.paint(red, fmt.Sprintf("but there are %s distinct products: it should be once for each.", thousands(p.distinct))))
+		r.line(r.paint(red, fmt.Sprintf("but there are %s distinct products: it should be once for each.",
+			thousands(p.distinct))))
 	}
 }
 

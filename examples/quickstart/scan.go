@@ -33,7 +33,8 @@ func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 
 	out := failure{name: "scan", counted: fmt.Sprintf("loads for %s different missing rows", thousands(reads)),
-		words: fmt.Sprintf("A client tries out numbers. A Bloom filter of the %s products in the memory of each process refuses "+
+		words: fmt.Sprintf("A client tries out numbers. A Bloom filter of the %s products in the memory of each "+
+			"process refuses "+
 			"nearly all numbers without a row.", thousands(int64(len(ids))))}
 	var err error
 	if out.without, err = ask(catalogs(f.naive("scanned", load, time.Hour))); err != nil {
@@ -55,7 +56,9 @@ func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 
 // filtered opens a shop in each process. Each shop has a replica of a filter in Redis, which the
 // first process builds from the table.
-func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops []*shop, closeFilters func(), err error) {
+func (f *fleet) filtered(
+	ctx context.Context, name string, load loadFunc,
+) (shops []*shop, closeFilters func(), err error) {
 	var replicas []*bloom.Replica
 	closeFilters = func() {
 		for _, r := range replicas {
@@ -64,13 +67,15 @@ func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops
 		}
 	}
 	for i, cache := range f.caches {
-		filter, err := bloom.NewRedis(f.clients[i], name, 20_000, 0.01, &bloom.Options{Prefix: f.server.prefix, Timeout: time.Minute})
+		filter, err := bloom.NewRedis(f.clients[i], name, 20_000, 0.01,
+			&bloom.Options{Prefix: f.server.prefix, Timeout: time.Minute})
 		if err != nil {
 			return nil, closeFilters, err
 		}
 		if i == 0 { // a program that runs longer calls Maintain in each process
 			source := bloom.Table[int64](f.db, f.db.table, "id")
-			if _, err := filter.Rebuild(ctx, source, &bloom.RebuildOptions{Settle: -1}); err != nil { // there are no concurrent inserts
+			if _, err := filter.Rebuild(ctx, source, &bloom.RebuildOptions{Settle: -1}); err != nil {
+				// there are no concurrent inserts
 				return nil, closeFilters, errors.Join(err, filter.Close())
 			}
 		}
@@ -85,7 +90,8 @@ func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops
 		}
 		shops = append(shops, s)
 	}
-	for slices.ContainsFunc(replicas, func(r *bloom.Replica) bool { return !r.Stats().Copied }) { // until then lookups use Redis
+	for slices.ContainsFunc(replicas, func(r *bloom.Replica) bool { return !r.Stats().Copied }) {
+		// until then lookups use Redis
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, closeFilters, err
 		}

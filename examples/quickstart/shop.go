@@ -36,7 +36,9 @@ type shop struct {
 
 // newShop creates the loader of products. load reads one product from the database. The types of
 // key and value follow from it. The options can be nil.
-func newShop(cache *cacheaside.Cache, name string, db *database, load loadFunc, options *cacheaside.LoaderOptions) (*shop, error) {
+func newShop(
+	cache *cacheaside.Cache, name string, db *database, load loadFunc, options *cacheaside.LoaderOptions,
+) (*shop, error) {
 	products, err := cacheaside.NewLoader(cache, name, load, options)
 	if err != nil {
 		return nil, err

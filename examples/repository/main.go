@@ -28,8 +28,11 @@ import (
 func main() {
 	address := flag.String("redis", "", "`address` (host:port) of a real Redis to use instead of the embedded one")
 	var d dsns
-	flag.StringVar(&d.mysql, "mysql", "", "`DSN` of a MySQL or MariaDB database, for go-sql-driver/mysql, to use instead of an embedded one; the program creates the tables products, texts and cacheaside_outbox there, and drops them at the end")
-	flag.StringVar(&d.postgres, "postgres", "", "`URL` of a PostgreSQL database, such as postgres://user:password@host:5432/database, to use in the same way")
+	flag.StringVar(&d.mysql, "mysql", "",
+		"`DSN` of a MySQL or MariaDB database, for go-sql-driver/mysql, to use instead of an embedded one; the "+
+			"program creates the tables products, texts and cacheaside_outbox there, and drops them at the end")
+	flag.StringVar(&d.postgres, "postgres", "",
+		"`URL` of a PostgreSQL database, such as postgres://user:password@host:5432/database, to use in the same way")
 	flag.Parse()
 	if err := run(context.Background(), *address, d, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "repository:", err)
@@ -106,7 +109,8 @@ func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n"
 // value reaches memory some microseconds after its load.
 func (s *story) cost(errs ...error) {
 	stats := s.cache.Stats()
-	s.say("   => SQL queries: %d, rows requested: %d, hits in memory or Redis: %d, refused by the filter: %d\n", stats.LoadCalls-s.stats.LoadCalls, stats.Loads-s.stats.Loads,
+	s.say("   => SQL queries: %d, rows requested: %d, hits in memory or Redis: %d, refused by the filter: %d\n",
+		stats.LoadCalls-s.stats.LoadCalls, stats.Loads-s.stats.Loads,
 		stats.MemoryHits+stats.RedisHits-s.stats.MemoryHits-s.stats.RedisHits, stats.Filtered-s.stats.Filtered)
 	s.stats, s.err = stats, errors.Join(append(errs, s.err)...)
 }
@@ -184,13 +188,15 @@ func (s *story) run(ctx context.Context) {
 
 	s.list(ctx)
 
-	s.say("8. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again within ErrorTTL.")
+	s.say("8. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again " +
+		"within ErrorTTL.")
 	_, broken := s.db.ExecContext(ctx, "ALTER TABLE products RENAME TO away")
 	for range 2 {
 		found, err := s.ByIDs(ctx, []int64{1, 2, 150})
 		s.say("   found %v", slices.Sorted(maps.Keys(found)))
 		if failed, ok := errors.AsType[*cacheaside.BatchError[int64]](err); ok {
-			s.say("   %d: %v", 150, errors.Unwrap(failed.Errs[150])) // without the name of the loader and the hash of the key
+			// without the name of the loader and the hash of the key
+			s.say("   %d: %v", 150, errors.Unwrap(failed.Errs[150]))
 			err = nil
 		}
 		s.cost(err)

@@ -114,12 +114,14 @@ func TestAccountOnServers(t *testing.T) {
 func sameAccount(t *testing.T, d dsns, db *sql.DB, schema string) {
 	t.Helper()
 	got := output(t, testenv.SharedRedis(t).Addr, d)
-	message := regexp.MustCompile(`(150: (?:cacheaside: a load of this key failed a moment ago: )?)(?:SQL logic error|Error|ERROR).*`)
+	message := regexp.MustCompile(
+		`(150: (?:cacheaside: a load of this key failed a moment ago: )?)(?:SQL logic error|Error|ERROR).*`)
 	if message.ReplaceAllString(got, "$1") != message.ReplaceAllString(account, "$1") {
 		t.Errorf("the output is:\n%s", got)
 	}
 	var tables int
-	if err := db.QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = " + schema).Scan(&tables); tables != 0 || err != nil {
+	if err := db.QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = " +
+		schema).Scan(&tables); tables != 0 || err != nil {
 		t.Errorf("%d tables are left, %v", tables, err)
 	}
 }

@@ -40,7 +40,8 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect sqloutbox.Dialect, pr
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	if p.cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: patience, LeaseTTL: patience}); err != nil {
+	if p.cache, err = cacheaside.New(rdb,
+		&cacheaside.Options{Prefix: prefix, RedisTimeout: patience, LeaseTTL: patience}); err != nil {
 		return p, err
 	}
 	outbox, err := sqloutbox.New(db, dialect, nil)
@@ -67,7 +68,8 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect sqloutbox.Dialect, pr
 	p.stop = func() { stop(); maintains.Wait() }
 	// Settle is the longest time from an insert until the COMMIT of its transaction.
 	o := &bloom.MaintainOptions{Rebuild: &bloom.RebuildOptions{Settle: 20 * time.Millisecond}}
-	maintains.Go(func() { _ = p.whitelist.Maintain(ctx, bloom.Table[int64](db, "products", "id"), o) }) // returns when ctx ends
+	// returns when ctx ends
+	maintains.Go(func() { _ = p.whitelist.Maintain(ctx, bloom.Table[int64](db, "products", "id"), o) })
 	return p, nil
 }
 
@@ -128,8 +130,10 @@ func fill(ctx context.Context, db *sqlx.DB, dialect sqloutbox.Dialect) error {
 		return err
 	}
 	for _, s := range []string{
-		"CREATE TABLE products (id BIGINT PRIMARY KEY, sku VARCHAR(40) NOT NULL UNIQUE, name VARCHAR(200) NOT NULL, category VARCHAR(40) NOT NULL, cents BIGINT NOT NULL, sold INTEGER NOT NULL)",
-		"CREATE TABLE texts (product BIGINT, lang VARCHAR(5), text TEXT, colour VARCHAR(40), PRIMARY KEY (product, lang))",
+		"CREATE TABLE products (id BIGINT PRIMARY KEY, sku VARCHAR(40) NOT NULL UNIQUE, name VARCHAR(200) NOT NULL, " +
+			"category VARCHAR(40) NOT NULL, cents BIGINT NOT NULL, sold INTEGER NOT NULL)",
+		"CREATE TABLE texts (product BIGINT, lang VARCHAR(5), text TEXT, colour VARCHAR(40), PRIMARY KEY (product, " +
+			"lang))",
 	} {
 		if _, err := db.ExecContext(ctx, s); err != nil {
 			return err
@@ -145,10 +149,12 @@ func fill(ctx context.Context, db *sqlx.DB, dialect sqloutbox.Dialect) error {
 		if id%40 == 0 {
 			category = "desk"
 		}
-		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO products VALUES (?, ?, ?, ?, ?, ?)"), id, fmt.Sprintf("LAMP-%d", id), fmt.Sprintf("Lamp %d", id), category, 100*id, 1000-id); err != nil {
+		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO products VALUES (?, ?, ?, ?, ?, ?)"), id,
+			fmt.Sprintf("LAMP-%d", id), fmt.Sprintf("Lamp %d", id), category, 100*id, 1000-id); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO texts VALUES (?, 'en', ?, 'copper')"), id, strings.Repeat("A lamp that is made to last. ", 100)); err != nil {
+		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO texts VALUES (?, 'en', ?, 'copper')"), id,
+			strings.Repeat("A lamp that is made to last. ", 100)); err != nil {
 			return err
 		}
 	}

@@ -73,10 +73,13 @@ type Products struct {
 // NewProducts creates the loaders. A cache can have each loader only once, so a process has one
 // Products. The whitelist contains all ids. Other ids are refused without a trip to Redis or the
 // database.
-func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Writer, whitelist cacheaside.Filter) (*Products, error) {
+func NewProducts(
+	cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Writer, whitelist cacheaside.Filter,
+) (*Products, error) {
 	p := &Products{db: db, writer: writer}
 	var errs [4]error
-	p.byID, errs[0] = cacheaside.NewBatchLoader(cache, "product", p.loadProducts, &cacheaside.LoaderOptions{TTL: time.Hour, Filter: whitelist, ErrorTTL: patience, AuditEvery: -patience})
+	p.byID, errs[0] = cacheaside.NewBatchLoader(cache, "product", p.loadProducts,
+		&cacheaside.LoaderOptions{TTL: time.Hour, Filter: whitelist, ErrorTTL: patience, AuditEvery: -patience})
 	p.bySKU, errs[1] = cacheaside.NewLoader(cache, "sku", p.loadID, &cacheaside.LoaderOptions{TTL: time.Hour})
 	p.pages, errs[2] = cacheaside.NewLoader(cache, "page", p.loadPage, &cacheaside.LoaderOptions{
 		TTL:           time.Hour,
@@ -119,13 +122,17 @@ func (p *Products) loadID(ctx context.Context, sku string) (id int64, err error)
 
 func (p *Products) loadPage(ctx context.Context, key pageKey) (Page, error) {
 	var row struct{ Title, Text, Colour string }
-	err := p.db.GetContext(ctx, &row, p.db.Rebind("SELECT p.name AS title, t.text, t.colour FROM products p JOIN texts t ON t.product = p.id WHERE p.id = ? AND t.lang = ?"), key.ID, key.Lang)
+	err := p.db.GetContext(ctx, &row,
+		p.db.Rebind("SELECT p.name AS title, t.text, t.colour FROM products p JOIN texts t ON t.product = p.id WHERE "+
+			"p.id = ? AND t.lang = ?"), key.ID, key.Lang)
 	return Page{row.Title, row.Text, map[string]string{"colour": row.Colour}}, err
 }
 
 // loadList returns no ids for a page without products. That is a value like any other.
 func (p *Products) loadList(ctx context.Context, l listKey) (ids []int64, err error) {
-	err = p.db.SelectContext(ctx, &ids, p.db.Rebind("SELECT id FROM products WHERE category = ? ORDER BY id LIMIT ? OFFSET ?"), l.Category, pageSize, l.No*pageSize)
+	err = p.db.SelectContext(ctx, &ids,
+		p.db.Rebind("SELECT id FROM products WHERE category = ? ORDER BY id LIMIT ? OFFSET ?"), l.Category, pageSize,
+		l.No*pageSize)
 	return ids, err
 }
 
@@ -193,7 +200,9 @@ func own(err error) error {
 func (p *Products) Create(ctx context.Context, n Product) error {
 	n.SKU = strings.ToUpper(n.SKU)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.NamedExecContext(ctx, "INSERT INTO products (id, sku, name, category, cents, sold) VALUES (:id, :sku, :name, :category, :cents, 0)", n)
+		_, err := tx.NamedExecContext(ctx,
+			"INSERT INTO products (id, sku, name, category, cents, sold) VALUES (:id, :sku, :name, :category, "+
+				":cents, 0)", n)
 		return err
 	}, p.byID.Key(n.ID), p.bySKU.Key(n.SKU), p.lists.GroupKey(groupOf(n.Category)))
 }
@@ -232,7 +241,8 @@ func (p *Products) Relabel(ctx context.Context, id int64, sku string) error {
 // Move changes a product's category. The write has the groups of the new and the old category.
 func (p *Products) Move(ctx context.Context, id int64, category string) error {
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		if err := one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET category = category WHERE id = ?"), id)); err != nil {
+		if err := one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET category = category WHERE id = ?"),
+			id)); err != nil {
 			return err
 		}
 		var old string
@@ -261,7 +271,8 @@ func one(result sql.Result, err error) error {
 // ignore its error.
 func (p *Products) Warm(ctx context.Context, n int) error {
 	var ids []int64
-	if err := p.db.SelectContext(ctx, &ids, p.db.Rebind("SELECT id FROM products ORDER BY sold DESC, id LIMIT ?"), n); err != nil {
+	if err := p.db.SelectContext(ctx, &ids, p.db.Rebind("SELECT id FROM products ORDER BY sold DESC, id LIMIT ?"),
+		n); err != nil {
 		return err
 	}
 	return p.byID.Warm(ctx, slices.Values(ids), 200, nil) // at most 200 rows per second

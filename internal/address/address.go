@@ -13,7 +13,10 @@ import (
 
 // ErrPostgres says why a connection string of PostgreSQL may be invalid. It replaces the error of
 // pgx, which can contain parts of the password.
-var ErrPostgres = errors.New("cannot be read: in a URL, a special character of the password is written as %XX, such as %2F for /; in key=value pairs, a value with spaces is in single quotes; or sslmode, a certificate, the service file or a PG* variable of the environment is wrong")
+var ErrPostgres = errors.New(
+	"cannot be read: in a URL, a special character of the password is written as %XX, such as %2F for /; in " +
+		"key=value pairs, a value with spaces is in single quotes; or sslmode, a certificate, the service file or a " +
+		"PG* variable of the environment is wrong")
 
 // HostPort returns an address in the form host:port. If the address has no port, HostPort adds
 // port, or returns an error if port is "". An IPv6 address with a port must be in brackets, as in

@@ -69,7 +69,8 @@ const (
 func NewResponder(c *invalidation.Bus, tier *memory.Tier, loader func(name string) Loader) *Responder {
 	r := &Responder{
 		bus: c, memory: tier, loader: loader, process: rand.Uint64(), slots: make(chan struct{}, questionsAtOnce),
-		asked: rate.NewLimiter(questionsPerSecond, questionsPerSecond), compares: rate.NewLimiter(comparesPerSecond, comparesPerSecond),
+		asked:    rate.NewLimiter(questionsPerSecond, questionsPerSecond),
+		compares: rate.NewLimiter(comparesPerSecond, comparesPerSecond),
 	}
 	r.life, r.stop = context.WithCancel(context.Background())
 	return r

@@ -17,7 +17,8 @@ type account struct {
 	Bio   string   `json:"bio"`
 }
 
-var benchUser = account{42, "Ada Lovelace", "ada@example.com", []string{"a", "bc", "def"}, strings.Repeat("something about her ", 10)}
+var benchUser = account{42, "Ada Lovelace", "ada@example.com", []string{"a", "bc", "def"},
+	strings.Repeat("something about her ", 10)}
 
 // BenchmarkDecode: json/bare is the baseline for JSON.
 func BenchmarkDecode(b *testing.B) {

@@ -136,7 +136,9 @@ func TestCompressionBombs(t *testing.T) {
 	for _, n := range []uint64{limit + 1, 1 << 31, 1<<32 - 1, 1 << 40, 1<<64 - 1} {
 		c := must[string](t, 0)
 		var err error
-		got := allocated(func() { _, err = decode(c, codec.Payload{Codec: codec.Raw, Compressed: true, Bytes: claims(n)}) })
+		got := allocated(func() {
+			_, err = decode(c, codec.Payload{Codec: codec.Raw, Compressed: true, Bytes: claims(n)})
+		})
 		if err == nil || n < 1<<32 && !errors.Is(err, codec.ErrTooLarge) || got > 64<<10 {
 			t.Errorf("%d claimed: %v, %d bytes allocated", n, err, got)
 		}
@@ -146,22 +148,26 @@ func TestCompressionBombs(t *testing.T) {
 	for _, n := range []uint64{0, 1, 2999, 3001, limit} {
 		lie := append(binary.AppendUvarint(nil, n), b[2:]...)
 		for _, id := range ids {
-			if v, err := decode(must[string](t, 0), codec.Payload{Codec: id, Compressed: true, Bytes: lie}); err == nil || v != "" {
+			if v, err := decode(must[string](t, 0),
+				codec.Payload{Codec: id, Compressed: true, Bytes: lie}); err == nil || v != "" {
 				t.Error(n, id, len(v), err)
 			}
 		}
 	}
-	if v, err := decode(must[string](t, 0), codec.Payload{Codec: codec.Raw, Compressed: true, Bytes: b}); err != nil || len(v) != 3000 {
+	if v, err := decode(must[string](t, 0), codec.Payload{Codec: codec.Raw, Compressed: true, Bytes: b}); err != nil ||
+		len(v) != 3000 {
 		t.Error(err)
 	}
 	for _, b := range [][]byte{nil, {}, {0x80}, rep0x80()} {
-		if _, err := decode(must[string](t, 0), codec.Payload{Codec: codec.Raw, Compressed: true, Bytes: b}); err == nil {
+		if _, err := decode(must[string](t, 0),
+			codec.Payload{Codec: codec.Raw, Compressed: true, Bytes: b}); err == nil {
 			t.Errorf("%x", b)
 		}
 	}
 	// A bomb in a bomb.
 	inner := s2.Encode(nil, bytes.Repeat([]byte{0x91}, limit))
-	bombAll(t, fmt.Sprintf("%d bytes compressed", len(inner)), codec.Payload{Codec: codec.MsgPack, Compressed: true, Bytes: inner}, limit)
+	bombAll(t, fmt.Sprintf("%d bytes compressed", len(inner)),
+		codec.Payload{Codec: codec.MsgPack, Compressed: true, Bytes: inner}, limit)
 }
 
 func rep0x80() []byte { return bytes.Repeat([]byte{0x80}, 20) }

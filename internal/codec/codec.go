@@ -128,7 +128,8 @@ func (c *Codec[V]) set(by Custom) error {
 	}
 	c.id, c.custom = ID(by.Number()), by
 	if _, native := by.(Native); !native && (c.id < firstOfUsers || c.id > lastOfUsers) {
-		return fmt.Errorf("the Number of %T is %d: from %d to %d", by, uint8(c.id), uint8(firstOfUsers), uint8(lastOfUsers))
+		return fmt.Errorf("the Number of %T is %d: from %d to %d", by, uint8(c.id), uint8(firstOfUsers),
+			uint8(lastOfUsers))
 	}
 	return nil
 }

@@ -65,10 +65,14 @@ func TestRoundTrips(t *testing.T) {
 	i := 7
 	pi := &i
 	full := nested{
-		base: base{1}, Opt: &Opt{"o"}, Name: "näme", Tags: []string{"", "x"}, Map: map[string]int{"a": -1}, Next: &nested{Name: "n"},
-		Bytes: []byte{0, 255}, Array: [3]byte{1, 2, 3}, Time: time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC), Addr: netip.MustParseAddr("::1"),
-		Wait: time.Hour, U: math.MaxUint64, I: math.MinInt64, F32: 1.5, F: math.Pi, Status: 3, Kind: "k", Ptr: &pi, Ints: map[int]bool{-1: true},
-		Any: "any", Rows: []base{{1}, {2}}, Nils: []*base{nil, {1}}, Dict: map[string]any{"a": map[string]any{"b": []any{"c", nil, 1.5, true}}},
+		base: base{1}, Opt: &Opt{"o"}, Name: "näme", Tags: []string{"", "x"}, Map: map[string]int{"a": -1},
+		Next:  &nested{Name: "n"},
+		Bytes: []byte{0, 255}, Array: [3]byte{1, 2, 3}, Time: time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC),
+		Addr: netip.MustParseAddr("::1"),
+		Wait: time.Hour, U: math.MaxUint64, I: math.MinInt64, F32: 1.5, F: math.Pi, Status: 3, Kind: "k", Ptr: &pi,
+		Ints: map[int]bool{-1: true},
+		Any:  "any", Rows: []base{{1}, {2}}, Nils: []*base{nil, {1}},
+		Dict: map[string]any{"a": map[string]any{"b": []any{"c", nil, 1.5, true}}},
 		Deep: map[string]nested{"x": {Name: "y"}}, PtrSlice: &[]int{1, 2},
 	}
 	check(t, "")
@@ -226,7 +230,8 @@ func refused[V any](t *testing.T, id codec.ID, want string) {
 		t.Errorf("%v of %v: %v, want %q", id, reflect.TypeFor[V](), err, want)
 	}
 	if id >= codec.JSON && id <= codec.Raw {
-		if v, err := decode(must[V](t, codec.JSON), codec.Payload{Codec: id, Bytes: []byte{0x80}}); err == nil || !reflect.ValueOf(&v).Elem().IsZero() {
+		if v, err := decode(must[V](t, codec.JSON), codec.Payload{Codec: id, Bytes: []byte{0x80}}); err == nil ||
+			!reflect.ValueOf(&v).Elem().IsZero() {
 			t.Errorf("%v decoded a %v: %v", id, reflect.TypeFor[V](), err)
 		}
 	}
@@ -345,7 +350,8 @@ func TestTrailingBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, tail := range []string{"x", "\xc0", "\x00", "{}", "]", "}"} {
-			if v, err := decode(c, codec.Payload{Codec: id, Bytes: append(bytes.Clone(p.Bytes), tail...)}); err == nil || v != nil {
+			if v, err := decode(c, codec.Payload{Codec: id,
+				Bytes: append(bytes.Clone(p.Bytes), tail...)}); err == nil || v != nil {
 				t.Errorf("%v with %q: %v", id, tail, v)
 			}
 		}
@@ -455,7 +461,8 @@ func TestConcurrentUse(t *testing.T) {
 		for g := range 8 {
 			wg.Go(func() {
 				for i := range 200 {
-					want := nested{Name: strings.Repeat(fmt.Sprint(g), i), U: uint64(i), Dict: map[string]any{"g": fmt.Sprint(g)}}
+					want := nested{Name: strings.Repeat(fmt.Sprint(g), i), U: uint64(i),
+						Dict: map[string]any{"g": fmt.Sprint(g)}}
 					p, err := c.Encode(want)
 					if err != nil {
 						t.Error(err)

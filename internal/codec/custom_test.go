@@ -78,7 +78,8 @@ func TestNumbers(t *testing.T) {
 		if want := n >= 8 && n <= 15; (err == nil) != want {
 			t.Errorf("%d: %v", n, err)
 		}
-		if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("Number of codec_test.custom is %d: from 8 to 15", n)) {
+		if err != nil && !strings.Contains(err.Error(),
+			fmt.Sprintf("Number of codec_test.custom is %d: from 8 to 15", n)) {
 			t.Error(err)
 		}
 	}
@@ -89,7 +90,8 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%T was taken", c)
 		}
 	}
-	if _, err := codec.New[int]((*custom)(nil), 0, limit, nil); err == nil || !strings.Contains(err.Error(), "a nil *codec_test.custom") {
+	if _, err := codec.New[int]((*custom)(nil), 0, limit, nil); err == nil ||
+		!strings.Contains(err.Error(), "a nil *codec_test.custom") {
 		t.Error(err)
 	}
 }
@@ -102,7 +104,8 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	for _, err := range []error{
-		codec.Check(typ, picky{custom{number: 8}}, true), codec.Check(reflect.TypeFor[string](), picky{custom{number: 8}}, false),
+		codec.Check(typ, picky{custom{number: 8}}, true),
+		codec.Check(reflect.TypeFor[string](), picky{custom{number: 8}}, false),
 		codec.Check(reflect.TypeFor[chan int](), custom{number: 8}, false),
 	} {
 		if err != nil {
@@ -120,13 +123,15 @@ func TestAcceptedLoss(t *testing.T) {
 		B []*struct{ C chan int }
 	}
 	for _, id := range []codec.ID{0, codec.JSON, codec.MsgPack} {
-		if err := codec.Check(reflect.TypeFor[lossy](), by(id), false); err == nil || !strings.Contains(err.Error(), "lossy.a: it is not exported") {
+		if err := codec.Check(reflect.TypeFor[lossy](), by(id), false); err == nil ||
+			!strings.Contains(err.Error(), "lossy.a: it is not exported") {
 			t.Error(id, err)
 		}
 		if err := codec.Check(reflect.TypeFor[lossy](), by(id), true); err != nil {
 			t.Error(id, err)
 		}
-		if err := codec.Check(reflect.TypeFor[never](), by(id), true); err == nil || !strings.Contains(err.Error(), "never.B[].C: a chan int has no encoding") {
+		if err := codec.Check(reflect.TypeFor[never](), by(id), true); err == nil ||
+			!strings.Contains(err.Error(), "never.B[].C: a chan int has no encoding") {
 			t.Error(id, err)
 		}
 	}
@@ -247,7 +252,8 @@ func TestCustomFails(t *testing.T) {
 		if failure == "panic" && (err != caught{} || err2 != caught{}) {
 			t.Error(err, err2)
 		}
-		if failure == "error" && (err.Error() != "codec: encode codec 8 of codec_test.base: *errors.errorString" || shows(err) || shows(err2)) {
+		if failure == "error" && (err.Error() != "codec: encode codec 8 of codec_test.base: *errors.errorString" ||
+			shows(err) || shows(err2)) {
 			t.Error(err, err2)
 		}
 	}

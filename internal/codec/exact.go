@@ -181,7 +181,8 @@ func (p *prober) follow() {
 	for again := true; again; {
 		again = false
 		for _, node := range p.probes {
-			if !node.leads && (node.is != nil || leads(node.key) || leads(node.elem) || slices.ContainsFunc(node.fields, func(f probedField) bool { return f.leads })) {
+			if !node.leads && (node.is != nil || leads(node.key) || leads(node.elem) ||
+				slices.ContainsFunc(node.fields, func(f probedField) bool { return f.leads })) {
 				node.leads, again = true, true
 			}
 		}

@@ -37,18 +37,22 @@ const fuzzLimit = 64 << 10
 func FuzzDecode(f *testing.F) {
 	str := "s"
 	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, codec.Raw} {
-		seed(f, id, fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}}, M: map[string]*fuzzed{"a": nil}, Any: map[string]any{"b": []any{1.5, nil, true}}, P: &str})
+		seed(f, id, fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(),
+			L: []fuzzed{{}}, M: map[string]*fuzzed{"a": nil}, Any: map[string]any{"b": []any{1.5, nil, true}}, P: &str})
 		seed(f, id, "text")
 		seed(f, id, []byte("bytes"))
-		seed(f, id, map[string]any{"a": []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, "t": time.Unix(7, 8).UTC(), "x": []byte{1}})
+		seed(f, id, map[string]any{"a": []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, "t": time.Unix(7, 8).UTC(),
+			"x": []byte{1}})
 	}
-	for _, b := range []string{"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff", "\xd7\xff\xdf\xff\xff\xff\xff\x00\x00\x00", "\x91\x91\x91\x90", "[[[", "\xcf\x00\x00\x00\x00\x00\x00\x00\x30", "\x82\xa1L\x90\xa1L\x91\x80"} {
+	for _, b := range []string{"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff",
+		"\xd7\xff\xdf\xff\xff\xff\xff\x00\x00\x00", "\x91\x91\x91\x90", "[[[", "\xcf\x00\x00\x00\x00\x00\x00\x00\x30", "\x82\xa1L\x90\xa1L\x91\x80"} {
 		f.Add(uint8(codec.MsgPack), false, []byte(b))
 		f.Add(uint8(codec.MsgPack), true, s2.Encode(nil, []byte(b)))
 	}
 	f.Fuzz(func(t *testing.T, id uint8, compressed bool, b []byte) {
 		n := allocated(func() { fuzzAll(t, codec.Payload{codec.ID(id), compressed, b}) })
-		if max := int64(32<<20 + 10_000*len(b)); n > max { // generous: with the round trips, and fuzzLimit for a compressed payload
+		if max := int64(32<<20 + 10_000*len(b)); n > max {
+			// generous: with the round trips, and fuzzLimit for a compressed payload
 			t.Errorf("%d bytes allocated for %d", n, len(b))
 		}
 	})
@@ -72,7 +76,8 @@ func TestDecodeMillions(t *testing.T) {
 	for _, id := range []codec.ID{codec.JSON, codec.MsgPack} {
 		for _, v := range []any{
 			"text", []byte("bytes"), []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, map[string]any{"t": time.Unix(7, 8).UTC(), "x": []byte{1}},
-			fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}}, M: map[string]*fuzzed{"a": nil}},
+			fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}},
+				M: map[string]*fuzzed{"a": nil}},
 		} {
 			c, err := codec.New[any](by(id), 0, fuzzLimit, nil)
 			if err != nil {
@@ -122,7 +127,9 @@ func fuzzDecode[V any](t *testing.T, p codec.Payload) {
 			continue
 		}
 		if id == 0 && p.Codec == codec.MsgPack && reflect.TypeFor[V]().Kind() != reflect.String {
-			continue // JSON of what was MsgPack: bytes that are no UTF-8, times after the year 9999, and numbers in an any are others
+			// JSON of what was MsgPack: bytes that are no UTF-8, times after the year 9999, and
+			// numbers in an any are others
+			continue
 		}
 		w, err := codec.New[V](by(id), 1, 100*fuzzLimit, nil)
 		if err != nil {
@@ -194,7 +201,8 @@ func same(a, b reflect.Value) bool {
 // FuzzRoundTrip encodes anything with each codec, and decodes it with Codecs of each.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add("", []byte(nil), int64(0), uint64(0), 0.0, false)
-	f.Add("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", []byte{0, 255}, int64(math.MinInt64), uint64(math.MaxUint64), math.Pi, true)
+	f.Add("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", []byte{0, 255}, int64(math.MinInt64), uint64(math.MaxUint64),
+		math.Pi, true)
 	f.Fuzz(func(t *testing.T, s string, b []byte, i int64, u uint64, x float64, yes bool) {
 		valid := strings.ToValidUTF8(s, "?") // else it is another string in JSON, as documented there
 		fuzzRoundTrip(t, s, codec.Raw, codec.MsgPack)
@@ -205,7 +213,8 @@ func FuzzRoundTrip(f *testing.F) {
 		fuzzRoundTrip(t, x, codec.MsgPack)
 		fuzzRoundTrip(t, point{int(i), int(u)}, codec.MsgPack, codec.Binary, codec.JSON)
 		fuzzRoundTrip(t, map[string]any{s: i, "b": append([]byte{}, b...), "x": x, "u": u | 1<<63}, codec.MsgPack)
-		v := fuzzed{I: int8(i), U: u, S: valid, B: b, T: time.Unix(i>>30, int64(uint32(u))).UTC(), M: map[string]*fuzzed{valid: {S: valid}}, Any: valid, P: &valid, Bool: yes}
+		v := fuzzed{I: int8(i), U: u, S: valid, B: b, T: time.Unix(i>>30, int64(uint32(u))).UTC(),
+			M: map[string]*fuzzed{valid: {S: valid}}, Any: valid, P: &valid, Bool: yes}
 		if y := v.T.Year(); y < 0 || y > 9999 {
 			v.T = time.Time{} // JSON has no others
 		}

@@ -100,11 +100,15 @@ func TestRudeMarshalers(t *testing.T) {
 		c, _ := codec.New[rude](by(id), 0, limit, func(any) error { return caught{} })
 		_, err := c.Encode(rude{"panic"})
 		_, err2 := decode(c, payloadOf(t, id, "panic"))
-		if id != codec.MsgPack && (err != caught{} || err2 != caught{}) { // that library makes errors of panics by itself
+		if id != codec.MsgPack && (err != caught{} || err2 != caught{}) {
+			// that library makes errors of panics by itself
 			t.Error(id, err, err2)
 		}
 		// Goexit ends the goroutine, as anywhere.
-		for _, f := range []func(){func() { c.Encode(rude{"goexit"}) }, func() { decode(c, payloadOf(t, id, "goexit")) }} {
+		for _, f := range []func(){
+			func() { c.Encode(rude{"goexit"}) },
+			func() { decode(c, payloadOf(t, id, "goexit")) },
+		} {
 			done, returned := make(chan bool), false
 			go func() {
 				defer close(done)
@@ -152,7 +156,8 @@ func TestErrorsShowNoValue(t *testing.T) {
 	c := must[person](t, codec.MsgPack)
 	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, codec.Binary, codec.Raw, 0, 9} {
 		for _, b := range []string{
-			`{"Age":987654}`, `{"Age":"SECRET"}`, `{"Name":987654}`, `{"In":{"SECRET":1}}`, `SECRET`, `{"Name":"SECRET`, `{"Name":"SECRET"}SECRET`,
+			`{"Age":987654}`, `{"Age":"SECRET"}`, `{"Name":987654}`, `{"In":{"SECRET":1}}`, `SECRET`, `{"Name":"SECRET`,
+			`{"Name":"SECRET"}SECRET`,
 			`{"SECRET`, `{"Age":9876.54}`, `"SECRET"`, `[987654]`, "{\"Name\":\"\x01SECRET\"}", `{"Age":1e987654}`,
 			"\x81\xa3Age\xce\x00\x0f\x12\x06", "\x81\xa3Age\xa6SECRET", "\x81\xa2In\x81\xa6SECRET\x01", "\xa6SECRET", "\xd9\xffSECRET", "\x81\xa6SECRET\xc1",
 			"\xc7\x06\x01SECRET", "\xd6\xffSECR",
@@ -178,8 +183,10 @@ func TestErrorsShowNoValue(t *testing.T) {
 		t.Error("only", seen, "errors")
 	}
 	for _, id := range []codec.ID{codec.JSON, codec.MsgPack} {
-		for _, v := range []any{complex(987654, 1), map[string]any{"SECRET": make(chan int), "x": complex(987654, 1)}, math.Inf(1)} {
-			if _, err := must[any](t, id).Encode(v); err != nil && (strings.Contains(err.Error(), "SECRET") || strings.Contains(err.Error(), "987654") || strings.Contains(err.Error(), "Inf")) {
+		for _, v := range []any{complex(987654, 1), map[string]any{"SECRET": make(chan int), "x": complex(987654, 1)},
+			math.Inf(1)} {
+			if _, err := must[any](t, id).Encode(v); err != nil && (strings.Contains(err.Error(), "SECRET") ||
+				strings.Contains(err.Error(), "987654") || strings.Contains(err.Error(), "Inf")) {
 				t.Error(err)
 			}
 		}

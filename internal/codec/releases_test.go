@@ -88,19 +88,33 @@ func entries() []entry {
 	n, moment := 5, time.Date(2026, 8, 11, 1, 2, 3, 456789000, time.UTC)
 	p, zoned := &n, moment.In(time.FixedZone("", 5400))
 	full := stored{
-		ID: math.MaxInt64, Upper: 3, Name: "<a href=\"x\">&</a>\u2028\u2029", Quoted: -7, Text: "a\"b<", Zero: zeroer{7}, Took: time.Hour, Born: moment, Ended: &moment,
-		Bytes: []byte{0, 255, 254}, Array: [4]byte{1, 2, 255}, Octets: []octet{9, 200}, Pointer: &p, Number: "1e400", Note: sql.NullString{String: "x", Valid: true},
-		Addr: netip.MustParseAddr("fe80::1%eth0"), Floats: []float64{0, math.Copysign(0, -1), 1e20, 1e21, 1e-6, 1e-7, 0.1, math.MaxFloat64, math.SmallestNonzeroFloat64}, Float32: 0.1,
-		Any: map[string]any{"b": []any{1.5, nil, true, "x"}, "a": map[string]any{}}, Embedded: &Embedded{"s", "o"}, Kids: []stored{{Number: "0"}},
+		ID: math.MaxInt64, Upper: 3, Name: "<a href=\"x\">&</a>\u2028\u2029", Quoted: -7, Text: "a\"b<",
+		Zero: zeroer{7}, Took: time.Hour, Born: moment, Ended: &moment,
+		Bytes: []byte{0, 255, 254}, Array: [4]byte{1, 2, 255}, Octets: []octet{9, 200}, Pointer: &p, Number: "1e400",
+		Note: sql.NullString{String: "x", Valid: true},
+		Addr: netip.MustParseAddr("fe80::1%eth0"), Floats: []float64{0, math.Copysign(0, -1), 1e20, 1e21, 1e-6, 1e-7,
+			0.1, math.MaxFloat64, math.SmallestNonzeroFloat64}, Float32: 0.1,
+		Any: map[string]any{"b": []any{1.5, nil, true, "x"}, "a": map[string]any{}}, Embedded: &Embedded{"s", "o"},
+		Kids: []stored{{Number: "0"}},
 	}
 	return []entry{
-		entryOf("row", full), entryOf("pointer", &full), entryOf("nil", (*stored)(nil)), entryOf("no rows", []stored{}), entryOf("nil rows", []stored(nil)),
-		entryOf("text", "\x00\x01\b\f\n\r\t\x1f\x7f\"\\/<>& ö \u2028 \u2029 \ufffd \U0001f600 \ue000"), entryOf("texts", []string{"", `\ufffd`, "\ufffd", "null", "[]"}),
-		entryOf("keys", map[string]int{"a<b": 1, "\ufffd": 2, "": 3, "ö": 4, "\U0001f600": 5, "\ue000": 6, "A": 7, "a": 8}),
-		entryOf("integers", map[int]uint64{-1: math.MaxUint64, 0: 0, 10: 1, 9: 2}), entryOf("short", map[int32]string{-1: "a", 7: "b"}), entryOf("addresses", map[netip.Addr]int{netip.MustParseAddr("10.0.0.1"): 1}),
-		entryOf("structs", map[string]wide{"a": {A: "x", R: "y"}}), entryOf("pointers", map[string]*wide{"a": {B: "x"}, "b": nil}), entryOf("numbers", map[uint64]wide{7: {C: "x"}}),
-		entryOf("bools", []bool{true, false}), entryOf("floats", []float32{0.1, 1e21, 3.4e38}), entryOf("time", moment), entryOf("zone", zoned), entryOf("array", [2][]int{{1}, nil}), entryOf("any", any(map[string]any{"z": 1.0, "a": "<"})),
-		entryOf("empty", struct{}{}), entryOf("signed zero", math.Copysign(0, -1)), entryOf("bytes", []byte("x")), entryOf("words", [][]byte{nil, {}, {1}}),
+		entryOf("row", full), entryOf("pointer", &full), entryOf("nil", (*stored)(nil)), entryOf("no rows", []stored{}),
+		entryOf("nil rows", []stored(nil)),
+		entryOf("text", "\x00\x01\b\f\n\r\t\x1f\x7f\"\\/<>& ö \u2028 \u2029 \ufffd \U0001f600 \ue000"),
+		entryOf("texts", []string{"", `\ufffd`, "\ufffd", "null", "[]"}),
+		entryOf("keys", map[string]int{"a<b": 1, "\ufffd": 2, "": 3, "ö": 4, "\U0001f600": 5, "\ue000": 6, "A": 7,
+			"a": 8}),
+		entryOf("integers", map[int]uint64{-1: math.MaxUint64, 0: 0, 10: 1, 9: 2}),
+		entryOf("short", map[int32]string{-1: "a", 7: "b"}),
+		entryOf("addresses", map[netip.Addr]int{netip.MustParseAddr("10.0.0.1"): 1}),
+		entryOf("structs", map[string]wide{"a": {A: "x", R: "y"}}),
+		entryOf("pointers", map[string]*wide{"a": {B: "x"}, "b": nil}),
+		entryOf("numbers", map[uint64]wide{7: {C: "x"}}),
+		entryOf("bools", []bool{true, false}), entryOf("floats", []float32{0.1, 1e21, 3.4e38}), entryOf("time", moment),
+		entryOf("zone", zoned), entryOf("array", [2][]int{{1}, nil}),
+		entryOf("any", any(map[string]any{"z": 1.0, "a": "<"})),
+		entryOf("empty", struct{}{}), entryOf("signed zero", math.Copysign(0, -1)), entryOf("bytes", []byte("x")),
+		entryOf("words", [][]byte{nil, {}, {1}}),
 	}
 }
 

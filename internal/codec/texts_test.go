@@ -99,9 +99,12 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 	}{
 		"valid everywhere": {func(v *texts) {
 			*v = texts{
-				ID: binary, V: verbatim{good}, P: &verbatim{good}, Keys: map[verbatim]int{{good}: 1}, IDs: map[id]string{binary: good},
-				Raw: &rawJSON{good}, Letter: &letter{text: []byte(good)}, Sealed: &sealed{"\xff", good}, Bytes: []byte(bad), Array: [3]byte{0xff},
-				At: time.Now(), Any: map[string]any{good: []any{good}}, Dropped: bad, hidden: bad, inner: inner{good}, List: []inner{{good}},
+				ID: binary, V: verbatim{good}, P: &verbatim{good}, Keys: map[verbatim]int{{good}: 1},
+				IDs: map[id]string{binary: good},
+				Raw: &rawJSON{good}, Letter: &letter{text: []byte(good)}, Sealed: &sealed{"\xff", good},
+				Bytes: []byte(bad), Array: [3]byte{0xff},
+				At: time.Now(), Any: map[string]any{good: []any{good}}, Dropped: bad, hidden: bad, inner: inner{good},
+				List: []inner{{good}},
 			}
 		}, false},
 		"a text method":               {func(v *texts) { v.V.text = bad }, true},

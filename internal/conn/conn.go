@@ -47,7 +47,8 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	switch c := rdb.(type) {
 	case *redis.Client:
 		if c == nil {
-			return nil, errors.New("the Redis client is a nil *redis.Client; pass an untyped nil for a cache without Redis")
+			return nil, errors.New("the Redis client is a nil *redis.Client; pass an untyped nil for a cache without " +
+				"Redis")
 		}
 		if err := noCache(c.Options()); err != nil {
 			return nil, err
@@ -57,11 +58,13 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		known.server.dials.mastersOnly.Store(true)
 	case *redis.ClusterClient:
 		if c == nil {
-			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache without Redis")
+			return nil, errors.New("the Redis client is a nil *redis.ClusterClient; pass an untyped nil for a cache " +
+				"without Redis")
 		}
 		o := c.Options()
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
-			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or RouteRandomly), and a replica still serves a value after its delete was acknowledged")
+			return nil, errors.New("the Redis client reads from replicas (ReadOnly, RouteByLatency or " +
+				"RouteRandomly), and a replica still serves a value after its delete was acknowledged")
 		}
 		if err := cmp.Or(noCache(o), noCacheOfNodes(o)); err != nil {
 			return nil, err
@@ -69,7 +72,9 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		watchNodes(c)
 		known.cluster, known.bounded = c, o.ContextTimeoutEnabled
 	default: // including *redis.Ring: naming the type would link all of its code
-		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers when one is unreachable, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
+		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers "+
+			"when one is unreachable, and then a deleted value comes back); use a *redis.Client or a "+
+			"*redis.ClusterClient", rdb)
 	}
 	known.life, known.stop = context.WithCancel(context.Background())
 	return known, nil

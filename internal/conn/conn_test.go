@@ -71,12 +71,14 @@ func TestNoCache(t *testing.T) {
 		ClientSideCacheOfNextDay bool
 		lru                      int
 	}
-	for _, o := range []any{&options{ClientSideCacheConfig: &redis.ClientSideCacheConfig{}}, &options{ClientSideCache: redis.NewLocalCache(redis.CacheConfig{})}, &options{ClientSideCacheOfNextDay: true}} {
+	for _, o := range []any{&options{ClientSideCacheConfig: &redis.ClientSideCacheConfig{}},
+		&options{ClientSideCache: redis.NewLocalCache(redis.CacheConfig{})}, &options{ClientSideCacheOfNextDay: true}} {
 		if err := noCache(o); err == nil || !strings.Contains(err.Error(), "(ClientSideCache") {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	for _, o := range []any{&options{Addr: "a", lru: 1}, &redis.Options{Addr: "a"}, &redis.ClusterOptions{}, &redis.RingOptions{}, &redis.FailoverOptions{}, &redis.UniversalOptions{}} {
+	for _, o := range []any{&options{Addr: "a", lru: 1}, &redis.Options{Addr: "a"}, &redis.ClusterOptions{},
+		&redis.RingOptions{}, &redis.FailoverOptions{}, &redis.UniversalOptions{}} {
 		if err := noCache(o); err != nil {
 			t.Errorf("%T: %v", o, err)
 		}
@@ -142,10 +144,11 @@ func TestNodesOfKnownAddresses(t *testing.T) {
 // A NewClient that returns no client at all is for go-redis to refuse.
 func TestNodesOfNoAddress(t *testing.T) {
 	var asked []string
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"one.invalid:1", "two.invalid:2"}, NewClient: func(node *redis.Options) *redis.Client {
-		asked = append(asked, node.Addr)
-		return nil
-	}})
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"one.invalid:1", "two.invalid:2"},
+		NewClient: func(node *redis.Options) *redis.Client {
+			asked = append(asked, node.Addr)
+			return nil
+		}})
 	defer rdb.Close()
 	c, err := New(rdb, testenv.Hang)
 	if err != nil || !slices.Equal(asked, []string{"127.0.0.1:6379", "one.invalid:1", "two.invalid:2"}) {

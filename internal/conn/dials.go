@@ -202,7 +202,8 @@ func noCache(options any) error {
 	o := reflect.ValueOf(options).Elem()
 	for i := range o.NumField() {
 		if name := o.Type().Field(i).Name; strings.HasPrefix(name, "ClientSideCache") && !o.Field(i).IsZero() {
-			return fmt.Errorf("the Redis client keeps values in its own cache (%s), which still serves a value after its delete was acknowledged", name)
+			return fmt.Errorf("the Redis client keeps values in its own cache (%s), which still serves a value after "+
+				"its delete was acknowledged", name)
 		}
 	}
 	return nil

@@ -96,7 +96,8 @@ func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):
 		return false
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, ErrWrongClient), Stale(err):
+	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, ErrWrongClient),
+		Stale(err):
 		return false
 	}
 	reply, ok := errors.AsType[redis.Error](err)
@@ -123,7 +124,8 @@ const MaxStale = 16
 
 // isClosed reports whether err says that a connection is closed.
 func isClosed(err error) bool {
-	for _, target := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT} {
+	for _, target := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, syscall.ECONNRESET,
+		syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT} {
 		if errors.Is(err, target) {
 			return true
 		}
@@ -143,9 +145,11 @@ type replicaError struct {
 func (r *replicaError) Error() string {
 	const replica = "the server is a replica, which still serves a value after its delete was acknowledged"
 	if r.before {
-		return replica + "; earlier connections of this Redis client led to a master: there was a failover, or the address leads to several servers"
+		return replica + "; earlier connections of this Redis client led to a master: there was a failover, or the " +
+			"address leads to several servers"
 	}
-	return ErrWrongClient.Error() + ": " + replica + "; use the address of the master, or redis.NewFailoverClient without ReplicaOnly"
+	return ErrWrongClient.Error() + ": " + replica +
+		"; use the address of the master, or redis.NewFailoverClient without ReplicaOnly"
 }
 
 // Is reports whether target is ErrWrongClient and the client has never reached a master. If it

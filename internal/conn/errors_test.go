@@ -12,7 +12,8 @@ import (
 
 // Redis before version 7 wraps what a command of a script is refused with.
 func wrapped(refusal string) string {
-	return "ERR Error running script (call to f_88c923858e73954cede057e8a25f614a3552b177): @user_script:1: @user_script: 1: -" + refusal
+	return "ERR Error running script (call to f_88c923858e73954cede057e8a25f614a3552b177): @user_script:1: " +
+		"@user_script: 1: -" + refusal
 }
 
 // readsOnly are refusals by servers that still reply to reads.
@@ -106,7 +107,8 @@ func TestRefusedIsEnough(t *testing.T) {
 	}
 	c, _ := watched(t, lazyClient(t))
 	for range 2 * openAfter {
-		for _, err := range []error{nil, errBroken, redis.Nil, reply("WRONGTYPE"), reply("OOM"), &replicaError{}, errPlainOnCluster} {
+		for _, err := range []error{nil, errBroken, redis.Nil, reply("WRONGTYPE"), reply("OOM"), &replicaError{},
+			errPlainOnCluster} {
 			if c.Refused(t.Context(), "k", err) || c.Down(0) != nil {
 				t.Fatalf("%v is taken for a refusal of all writes: %v", err, c.Down(0))
 			}

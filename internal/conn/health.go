@@ -196,7 +196,8 @@ func (c *Conn) probe(now *atomic.Pointer[breakerState], t *breakerState, key str
 			}
 			return
 		}
-		if retry.Sleep(c.life, probeInterval*3/4+rand.N(probeInterval/4)) != nil { // jitter: processes do not probe in step
+		if retry.Sleep(c.life, probeInterval*3/4+rand.N(probeInterval/4)) != nil {
+			// jitter: processes do not probe in step
 			return
 		}
 	}

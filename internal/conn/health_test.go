@@ -129,12 +129,14 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 					}
 					c.get(t.Context(), "p:{k}", "p:{l}") // one trip
 				}
-				if err := c.Down(0); !errors.Is(err, ErrDown) || !errors.Is(err, broken) && !noanswer.Is(err) || errors.Is(err, context.DeadlineExceeded) {
+				if err := c.Down(0); !errors.Is(err, ErrDown) || !errors.Is(err, broken) && !noanswer.Is(err) ||
+					errors.Is(err, context.DeadlineExceeded) {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute)
 				n := a.probed()
-				if len(n) < int(time.Minute/probeInterval) || len(n) > 2*int(time.Minute/probeInterval) || n[0] != "prefix::probe:{k}" {
+				if len(n) < int(time.Minute/probeInterval) || len(n) > 2*int(time.Minute/probeInterval) ||
+					n[0] != "prefix::probe:{k}" {
 					t.Errorf("%d probes in a minute, of %v", len(n), n[:min(len(n), 1)])
 				}
 				a.set(always(nil))
@@ -155,7 +157,8 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 // What does not say that Redis is out of reach does not open the breaker.
 func TestBreakerCountsOnlyRedis(t *testing.T) {
 	for _, err := range []error{
-		redis.Nil, reply("WRONGTYPE"), reply("OOM"), reply("NOSCRIPT"), reply("NOPERM"), reply("BUSYKEY"), reply("TRYAGAIN Multiple keys"), context.Canceled, ErrClosed,
+		redis.Nil, reply("WRONGTYPE"), reply("OOM"), reply("NOSCRIPT"), reply("NOPERM"), reply("BUSYKEY"),
+		reply("TRYAGAIN Multiple keys"), context.Canceled, ErrClosed,
 	} {
 		c, a := watched(t, lazyClient(t))
 		a.set(always(err))
@@ -282,7 +285,8 @@ func TestBreakerCountsNothingLong(t *testing.T) {
 		ask := func() {
 			bound, cancel := context.WithTimeout(t.Context(), probeBound)
 			defer cancel()
-			c.AskLong(t.Context(), bound, []redis.Cmder{redis.NewStringCmd(bound, "getrange", "p:{k}", 0, 1), redis.NewStringCmd(bound, "getrange", "p:{k}", 1, 2)})
+			c.AskLong(t.Context(), bound, []redis.Cmder{redis.NewStringCmd(bound, "getrange", "p:{k}", 0, 1),
+				redis.NewStringCmd(bound, "getrange", "p:{k}", 1, 2)})
 		}
 		for _, broken := range []error{errBroken, context.DeadlineExceeded} {
 			a.set(always(broken))

@@ -85,7 +85,8 @@ func (c *Conn) processAt(ctx context.Context, client redis.UniversalClient, cmds
 		return
 	}
 	process(ctx, client, cmds)
-	if c.cluster != nil && !c.reached.Load() && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() == nil || IsReply(cmd.Err()) }) {
+	if c.cluster != nil && !c.reached.Load() &&
+		slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() == nil || IsReply(cmd.Err()) }) {
 		c.reached.Store(true)
 	}
 }

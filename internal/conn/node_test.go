@@ -61,7 +61,8 @@ func TestProcessAtSendsToTheServerOfTheKey(t *testing.T) {
 			t.Errorf("%s: a subscriber of %s, want %s", name, client.Options().Addr, cluster.Addrs[i])
 		}
 		for j, key := range keys {
-			if same := c.Node(t.Context(), name) == c.Node(t.Context(), key); same != (i == j) || c.Node(t.Context(), key) == nil {
+			if same := c.Node(t.Context(), name) == c.Node(t.Context(), key); same != (i == j) ||
+				c.Node(t.Context(), key) == nil {
 				t.Errorf("nodes %d and %d: the same %v", i, j, same)
 			}
 		}
@@ -74,7 +75,8 @@ func TestASingleServerHasAllKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmds := []redis.Cmder{redis.NewStatusCmd(t.Context(), "set", "a", "v"), redis.NewStringCmd(t.Context(), "get", "a"), redis.NewStringCmd(t.Context(), "nonsense")}
+	cmds := []redis.Cmder{redis.NewStatusCmd(t.Context(), "set", "a", "v"), redis.NewStringCmd(t.Context(), "get", "a"),
+		redis.NewStringCmd(t.Context(), "nonsense")}
 	if !c.ProcessAt(t.Context(), "b", cmds) || cmds[1].(*redis.StringCmd).Val() != "v" || !IsReply(cmds[2].Err()) {
 		t.Error(cmds)
 	}

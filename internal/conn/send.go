@@ -46,7 +46,8 @@ func send(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
 // retryable reports whether the client would retry cmds: all of them, in their order.
 func retryable(cmds []redis.Cmder) bool {
 	first, last := cmds[0].Err(), cmds[len(cmds)-1].Err()
-	return (Unable(first) || redis.IsTryAgainError(first) || last != nil && !IsReply(last)) && !slices.ContainsFunc(cmds, redis.Cmder.NoRetry)
+	return (Unable(first) || redis.IsTryAgainError(first) || last != nil && !IsReply(last)) &&
+		!slices.ContainsFunc(cmds, redis.Cmder.NoRetry)
 }
 
 // resend repeats the commands that failed on a closed connection, in their order. If one of them

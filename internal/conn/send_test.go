@@ -32,7 +32,8 @@ func TestAwaitLeavesWithTheContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin := time.Now()
-		if err := c.Await(ctx, func(context.Context) { work() }); err != context.DeadlineExceeded || time.Since(begin) != time.Second {
+		if err := c.Await(ctx, func(context.Context) { work() }); err != context.DeadlineExceeded ||
+			time.Since(begin) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 		c.Close() // waits for what was left behind
@@ -74,7 +75,8 @@ func TestFinish(t *testing.T) {
 		for name, limited := range map[string]struct {
 			ctx  context.Context
 			here bool
-		}{"without end": {free, true}, "with a time-out": {within, true}, "with two": {again, true}, "that another has made": {limited, false}, "that may be cancelled": {t.Context(), false}, "and has a time-out": {cancelled, false}} {
+		}{"without end": {free, true}, "with a time-out": {within, true}, "with two": {again, true},
+			"that another has made": {limited, false}, "that may be cancelled": {t.Context(), false}, "and has a time-out": {cancelled, false}} {
 			here, caller := "", goroutine()
 			if err := c.Finish(limited.ctx, func(context.Context) { here = goroutine() }); err != nil {
 				t.Error(err)
@@ -134,7 +136,8 @@ func TestSendEndsInTime(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer silent.Close()
-			rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), ContextTimeoutEnabled: bounded, MaxRetries: -1, ReadTimeout: time.Hour})
+			rdb := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), ContextTimeoutEnabled: bounded,
+				MaxRetries: -1, ReadTimeout: time.Hour})
 			defer rdb.Close()
 			c, err := New(rdb, 50*time.Millisecond)
 			if err != nil {
@@ -151,7 +154,8 @@ func TestSendEndsInTime(t *testing.T) {
 			go func() { sent <- c.Send(ctx, []redis.Cmder{cmd}) }()
 			err = testenv.Receive(t, "the end of a command", sent)
 			took := time.Since(begin)
-			if took > 250*time.Millisecond && testenv.Accepting || (err == nil) != bounded || bounded && cmd.Err() == nil {
+			if took > 250*time.Millisecond && testenv.Accepting || (err == nil) != bounded || bounded &&
+				cmd.Err() == nil {
 				t.Errorf("it took %v: %v", took, err)
 			}
 			silent.Close() // what hangs is reset, for Close waits for it

@@ -12,13 +12,25 @@ import (
 )
 
 var (
-	errPlainOnCluster = fmt.Errorf("%w: the server is a node of a Redis Cluster, and a *redis.Client treats it as a single server, so that it and cluster clients do not find each other's data; "+
-		"use redis.NewClusterClient, or UniversalOptions.IsClusterMode", ErrWrongClient)
-	errClusterOnPlain = fmt.Errorf("%w: the server is not a node of a Redis Cluster, and this *redis.ClusterClient (of NewFailoverClusterClient, or with ClusterSlots) treats it as one, so that it and other clients do not find each other's data; "+
-		"use redis.NewClient or redis.NewFailoverClient", ErrWrongClient)
-	errSentinel = fmt.Errorf("%w: the server is a Redis Sentinel, which holds no keys; use redis.NewFailoverClient", ErrWrongClient)
-	errSharded  = fmt.Errorf("%w: the address leads to several Redis servers that share the keys, as behind a sharding proxy, which does not preserve the order of commands; use a Redis Cluster and redis.NewClusterClient, or one server", ErrWrongClient)
-	errDatabase = fmt.Errorf("%w: the server refuses the database of Options.DB; a node of a Redis Cluster normally has only database 0, and needs redis.NewClusterClient; a single server has as many as its setting \"databases\" says", ErrWrongClient)
+	errPlainOnCluster = fmt.Errorf(
+		"%w: the server is a node of a Redis Cluster, and a *redis.Client treats it as a single server, so that it "+
+			"and cluster clients do not find each other's data; "+
+			"use redis.NewClusterClient, or UniversalOptions.IsClusterMode", ErrWrongClient)
+	errClusterOnPlain = fmt.Errorf(
+		"%w: the server is not a node of a Redis Cluster, and this *redis.ClusterClient (of "+
+			"NewFailoverClusterClient, or with ClusterSlots) treats it as one, so that it and other clients do not "+
+			"find each other's data; "+
+			"use redis.NewClient or redis.NewFailoverClient", ErrWrongClient)
+	errSentinel = fmt.Errorf("%w: the server is a Redis Sentinel, which holds no keys; use redis.NewFailoverClient",
+		ErrWrongClient)
+	errSharded = fmt.Errorf(
+		"%w: the address leads to several Redis servers that share the keys, as behind a sharding proxy, which does "+
+			"not preserve the order of commands; use a Redis Cluster and redis.NewClusterClient, or one server",
+		ErrWrongClient)
+	errDatabase = fmt.Errorf(
+		"%w: the server refuses the database of Options.DB; a node of a Redis Cluster normally has only database 0, "+
+			"and needs redis.NewClusterClient; a single server has as many as its setting \"databases\" says",
+		ErrWrongClient)
 )
 
 // server is the known state of the server: whether it belongs to a cluster, and whether it is a

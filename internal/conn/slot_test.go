@@ -43,7 +43,8 @@ func TestSlotIsThatOfTheSpecification(t *testing.T) {
 // Each key has the slot that Redis reports for it.
 func TestSlotIsThatOfRedis(t *testing.T) {
 	c := testenv.SharedCluster(t).Nodes[0].Client(t)
-	keys := []string{"", "{", "}", "{}", "{}{a}", "a{}{b}", "{{}}", "{a}b{c}", "}{", "}{a}", "{\x00}", "\xff{\xfe}\xfd", "123456789"}
+	keys := []string{"", "{", "}", "{}", "{}{a}", "a{}{b}", "{{}}", "{a}b{c}", "}{", "}{a}", "{\x00}", "\xff{\xfe}\xfd",
+		"123456789"}
 	r := rand.New(rand.NewPCG(1, 0))
 	alphabet := "{}{}ab\x00\xff\r\n "
 	n := 5_000
@@ -166,7 +167,10 @@ func lazyClient(t *testing.T) *redis.Client {
 // lazyCluster is a client that has not met its cluster, and will not.
 func lazyCluster(t *testing.T) *redis.ClusterClient {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
-		MaxRedirects: -1, ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return nil, context.DeadlineExceeded },
+		MaxRedirects: -1, ClusterSlots: func(context.Context) ([]redis.ClusterSlot,
+			error) {
+			return nil, context.DeadlineExceeded
+		},
 	})
 	t.Cleanup(func() { rdb.Close() })
 	return rdb

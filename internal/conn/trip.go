@@ -46,7 +46,8 @@ func (c *Conn) AskLong(ctx, bound context.Context, cmds []redis.Cmder) Sent {
 		if err != nil {
 			return
 		}
-		answered := slices.DeleteFunc(slices.Clone(cmds), func(cmd redis.Cmder) bool { return cmd.Err() != nil && !IsReply(cmd.Err()) })
+		answered := slices.DeleteFunc(slices.Clone(cmds),
+			func(cmd redis.Cmder) bool { return cmd.Err() != nil && !IsReply(cmd.Err()) })
 		c.record(ctx, answered, nil)
 	})
 }
@@ -167,7 +168,8 @@ func (c *Conn) clientOf(key string) redis.UniversalClient {
 // it without I/O.
 func (c *Conn) ServerOf(cmds []redis.Cmder) any {
 	node := c.clientOf(keyOf(cmds[0]))
-	if node == c.rdb || slices.ContainsFunc(cmds[1:], func(cmd redis.Cmder) bool { return c.clientOf(keyOf(cmd)) != node }) {
+	if node == c.rdb || slices.ContainsFunc(cmds[1:],
+		func(cmd redis.Cmder) bool { return c.clientOf(keyOf(cmd)) != node }) {
 		return nil
 	}
 	return node

@@ -47,7 +47,8 @@ func (m *many) Error() string   { return "many" }
 func (m *many) Unwrap() []error { return m.errs }
 
 func TestSmallErrorsAreKept(t *testing.T) {
-	for _, err := range []error{nil, errDown, fmt.Errorf("load: %w", errDown), errors.Join(errDown, context.Canceled), joined(2, 3, errDown)} {
+	for _, err := range []error{nil, errDown, fmt.Errorf("load: %w", errDown), errors.Join(errDown, context.Canceled),
+		joined(2, 3, errDown)} {
 		if got := Bound(err); got != err {
 			t.Errorf("%v has become %v", err, got)
 		}
@@ -77,7 +78,8 @@ func TestLargeErrorsAreSummarized(t *testing.T) {
 			t.Errorf("%s: it is kept", name)
 		}
 		pathErr, ok := errors.AsType[*fs.PathError](got)
-		if !errors.Is(got, errDown) || !errors.Is(got, fs.ErrPermission) || !ok || pathErr != path || errors.Is(got, context.Canceled) {
+		if !errors.Is(got, errDown) || !errors.Is(got, fs.ErrPermission) || !ok || pathErr != path ||
+			errors.Is(got, context.Canceled) {
 			t.Errorf("%s: %v", name, got)
 		}
 		if name == "uncomparable" && !errors.Is(got, fs.ErrExist) {
@@ -92,7 +94,8 @@ func TestLargeErrorsAreSummarized(t *testing.T) {
 func TestSharedReturnsTheSame(t *testing.T) {
 	bound, err := Shared(), joined(4, 100, errDown)
 	first := bound(err)
-	if second := bound(err); second != first || bound(nil) != nil || bound(errDown) != errDown || bound(uncomparable{}) == nil {
+	if second := bound(err); second != first || bound(nil) != nil || bound(errDown) != errDown ||
+		bound(uncomparable{}) == nil {
 		t.Error(first, second)
 	}
 }

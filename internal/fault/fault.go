@@ -18,9 +18,10 @@ var (
 	LoadFailed  = errors.New("cacheaside: a load of this key failed a moment ago")
 	LoadTimeout = errors.New("cacheaside: the load timed out")
 	Unavailable = errors.New("cacheaside: no load is admitted now")
-	LoadCycle   = errors.New("cacheaside: the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
-	Redis       = errors.New("cacheaside: redis")
-	Closed      = errors.New("cacheaside: the cache is closed")
+	LoadCycle   = errors.New(
+		"cacheaside: the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
+	Redis  = errors.New("cacheaside: redis")
+	Closed = errors.New("cacheaside: the cache is closed")
 )
 
 // The errors of groups that a loader does not have. They are wrapped in an *Error.
@@ -28,7 +29,9 @@ var (
 //nolint:revive,staticcheck // as above
 var (
 	NoGroups    = errors.New("the loader has no LoaderOptions.Groups")
-	UnknownKind = errors.New("the name of the group does not begin with the name of one of LoaderOptions.GroupKinds and a colon: use GroupKind.Of")
+	UnknownKind = errors.New(
+		"the name of the group does not begin with the name of one of LoaderOptions.GroupKinds and a colon: use " +
+			"GroupKind.Of")
 )
 
 // OfRedis marks err as an error of Redis or its client.

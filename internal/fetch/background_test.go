@@ -106,7 +106,8 @@ func TestReloadedSinceTheLook(t *testing.T) {
 			Observe: func(ctx context.Context, _, _ string, _ int) (context.Context, func(error)) {
 				return ctx, func(error) {}
 			},
-		}, Options: Options{Chunk: 1, Counters: new(Counters), Life: life, StaleFor: time.Hour, Items: items{}, Generations: new(memory.Generations)}}
+		}, Options: Options{Chunk: 1, Counters: new(Counters), Life: life, StaleFor: time.Hour, Items: items{},
+			Generations: new(memory.Generations)}}
 		var err error
 		if l.Memory, err = memory.New(1 << 20); err != nil {
 			t.Fatal(err)

@@ -40,7 +40,8 @@ func (b *batch) complete(rounds []*Round) {
 // fork moves rounds to a separate batch, which runs concurrently. b.run does not return before
 // that batch has ended.
 func (b *batch) fork(rounds []*Round) {
-	forked := &batch{fetcher: b.fetcher, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
+	forked := &batch{fetcher: b.fetcher, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds),
+		refresh: b.refresh}
 	moved := make(map[*Round]bool, len(rounds))
 	for _, r := range rounds {
 		moved[r] = true

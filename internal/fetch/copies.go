@@ -48,7 +48,9 @@ func (f *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 
 // Copy looks up the entry of a round's key in Redis. If a read would be served that entry, Copy
 // returns undecided, and the copy is in Value and Null.
-func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {
+func (f *Fetcher) Copy(
+	ctx context.Context, r *Round, undecided measure.Verdict,
+) (stamp measure.Stamp, v measure.Verdict) {
 	r.name, r.nameHashed = f.Keys.Name(r.text)
 	r.slotRange = uint8(f.cache.Conn.Range(r.name))
 	generation := f.Generations.Range(r.slotRange)
@@ -67,7 +69,8 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		e := &state.Entry
 		switch {
 		case err != nil:
-		case state.Kind != lease.Stored || e.Generation < generation.Number || f.isOutdated(r.slotRange, e) || f.classifyAge(e, time.Now()) == foundTooOld:
+		case state.Kind != lease.Stored || e.Generation < generation.Number || f.isOutdated(r.slotRange, e) ||
+			f.classifyAge(e, time.Now()) == foundTooOld:
 			v = measure.None
 		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0, f.isExpired(r.slotRange, e):
 			// The verdict stays Unknown. Either this process has not received an InvalidateAll yet,
@@ -86,7 +89,9 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 
 // Entry returns the entry that a read would store for a value that was loaded in this generation.
 // known is Groups.Last before the value was read. life is the entry's time to live in Redis.
-func (f *Fetcher) Entry(key any, text string, generation *memory.Generation, known uint64, value any) (e lease.Entry, life time.Duration, err error) {
+func (f *Fetcher) Entry(
+	key any, text string, generation *memory.Generation, known uint64, value any,
+) (e lease.Entry, life time.Duration, err error) {
 	r := &Round{Key: key, identity: identity{text: text}, snapshot: snapshot{generation: generation, known: known}}
 	_, r.nameHashed = f.Keys.Name(text)
 	row := source.Row{Value: value}

@@ -129,7 +129,8 @@ func decideRefresh(found finding, s readState) action {
 // decideWithoutRedis is decide for a read that could not ask Redis: see LoaderOptions.RedisDown.
 func decideWithoutRedis(found finding, s readState) action {
 	switch {
-	case found == foundWrongClient || s.Refresh: // a later attempt with a wrong client fails too; and Refresh returns errors of Redis
+	case found == foundWrongClient || s.Refresh:
+		// a later attempt with a wrong client fails too; and Refresh returns errors of Redis
 		return doFailRedis
 	case s.HasStale: // Redis failed during the wait for a fresh value; the callers may get the stale one
 		return doServeStale
@@ -197,7 +198,8 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		f.prepareLookup(r)
 	case doReplace:
 		f.countReplaced(found, err)
-		f.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // Take replaces these bytes only if they are unchanged
+		// Take replaces these bytes only if they are unchanged
+		f.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw}
 		r.step = toLease
 	case doTakeLease:
 		if r.attempt != nil { // a new attempt holds nothing

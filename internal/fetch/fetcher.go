@@ -111,10 +111,12 @@ type Options struct {
 	Codec       Codec
 	Filter      Filter // nil if there is none
 	Counters    *Counters
-	Die         func() float64                     // returns an exponentially distributed random number, for early refreshes; default rand.ExpFloat64
-	Life        context.Context                    // ends when the cache is closed
-	Bypassed    func() bool                        // reports whether the caches are off
-	Query       func(rounds []*Round) source.Query // returns the call of the load function for the keys of rounds
+	// returns an exponentially distributed random number, for early refreshes; default
+	// rand.ExpFloat64
+	Die      func() float64
+	Life     context.Context                    // ends when the cache is closed
+	Bypassed func() bool                        // reports whether the caches are off
+	Query    func(rounds []*Round) source.Query // returns the call of the load function for the keys of rounds
 }
 
 // DownPolicy is cacheaside.DownPolicy.
@@ -247,8 +249,10 @@ func New(shared *Shared, o Options) *Fetcher {
 // returned immediately: the database is asked for the row.
 type filter struct {
 	Filter
-	mayContainNow   func(key string) (may, known bool)                       // MightContainNow, which does not block; or nil
-	mayContainFresh func(ctx context.Context, keys []string) ([]bool, error) // MightContainFresh, for reads that are Fresh; or nil
+	// MightContainNow, which does not block; or nil
+	mayContainNow func(key string) (may, known bool)
+	// MightContainFresh, for reads that are Fresh; or nil
+	mayContainFresh func(ctx context.Context, keys []string) ([]bool, error)
 
 	nextAudit atomic.Int64 // when the next refusal is audited, on the loader's clock
 	suspect   atomic.Bool  // the filter has refused a row that exists, and is ignored

@@ -224,7 +224,8 @@ func (f *Fetcher) reportHidden(text string) {
 			return
 		}
 		if !warned {
-			f.cache.Warn("the filter has refused a key whose row exists: its refusals are ignored until it is rebuilt", f.Name, f.keyError(text))
+			f.cache.Warn("the filter has refused a key whose row exists: its refusals are ignored until it is rebuilt",
+				f.Name, f.keyError(text))
 			warned = true
 		}
 		if reporter != nil && f.cache.Guard(func() error { return reporter.Hidden(f.Life, text) }) != nil {

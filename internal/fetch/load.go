@@ -76,7 +76,8 @@ func (b *batch) chunks(rounds []*Round) [][]*Round {
 		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
 		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return !onPrimary(r) })
 	}
-	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.fetcher.Chunk)), slices.Chunk(replica, b.fetcher.Chunk))
+	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.fetcher.Chunk)),
+		slices.Chunk(replica, b.fetcher.Chunk))
 }
 
 // InParallel calls f for each chunk, up to limit at a time. A call of f that has called onWait,
@@ -189,7 +190,8 @@ func (b *batch) callAndStore(rounds []*Round, onWait func()) {
 	switch {
 	case b.ctx.Err() != nil: // the callers have left
 	case err != nil && b.fetcher.MustLock:
-		b.store(rounds, source.NotAttempted(len(rounds), fmt.Errorf("%w: acquiring the lock: %w", fault.Unavailable, err)))
+		b.store(rounds, source.NotAttempted(len(rounds),
+			fmt.Errorf("%w: acquiring the lock: %w", fault.Unavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
 		rows := b.loadAll(rounds, onWait)

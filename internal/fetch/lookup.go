@@ -59,7 +59,8 @@ func (b *batch) lookUp() {
 	case b.fetcher.leaseFirst(rounds):
 		return
 	default:
-		b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds), func(i int, state *lease.State, err error) { b.applyLookup(rounds[i], state, err) })
+		b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds),
+			func(i int, state *lease.State, err error) { b.applyLookup(rounds[i], state, err) })
 		b.fetcher.misses.observe(len(rounds), len(atStep(rounds, toLease)))
 		b.fetcher.startDueRefreshes(rounds)
 	}
@@ -357,7 +358,8 @@ const skew = 5 * time.Second
 func (f *Fetcher) classifyAge(e *lease.Entry, now time.Time) finding {
 	left, hard := e.Expiry.Sub(now), f.staleFor(e.Null)
 	taken := e.Taken(now)
-	switch expired := e.Expiry.UnixMilli() == 0 && hard > 0; { // Expire has ended the TTL; only Redis knows the end of the hard life
+	switch expired := e.Expiry.UnixMilli() == 0 && hard > 0; {
+	// Expire has ended the TTL; only Redis knows the end of the hard life
 	case e.Claimed && -left >= hard && !expired:
 		return foundTooOld
 	case -left-skew > hard && !expired:

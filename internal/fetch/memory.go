@@ -95,7 +95,8 @@ func (f *Fetcher) fillFromKept(r *Round) bool {
 func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
 	item, weight = f.Items.New(r.Key, r.Value, r.item, r.Null, r.encoded)
 	r.item = nil // an item is put into memory once
-	item.Generation, item.Range, item.Stripe, item.Version = r.generation, r.slotRange, memory.Stripe(r.sharedHash), r.version
+	item.Generation, item.Range, item.Stripe, item.Version =
+		r.generation, r.slotRange, memory.Stripe(r.sharedHash), r.version
 	item.Groups = r.groupVersions
 	return item, weight
 }

@@ -21,7 +21,8 @@ func (f *Fetcher) startDueRefreshes(rounds []*Round) {
 		case !f.skipsRefresh(r):
 			starting = append(starting, &Round{
 				Owner: r.Owner, Key: r.Key, step: toLookUp, identity: r.identity, refresh: r.refresh,
-				snapshot: snapshot{generation: r.generation, takenAt: r.takenAt, version: r.version, known: r.known, allGroups: r.allGroups, needsPrimary: r.needsPrimary},
+				snapshot: snapshot{generation: r.generation, takenAt: r.takenAt, version: r.version, known: r.known,
+					allGroups: r.allGroups, needsPrimary: r.needsPrimary},
 			})
 		case f.refreshes.active(r.hash):
 			reloading = append(reloading, r.hash)

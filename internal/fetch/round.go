@@ -66,28 +66,35 @@ func (r *Round) Text() string { return r.text }
 // A snapshot holds what was taken before the first lookup in Redis, so everything that the round
 // reads or loads is at least as new. It also holds what the lookups have found.
 type snapshot struct {
-	generation   *memory.Generation // the loader's, in the range of slots; an Invalidate of keys does not change it
-	takenAt      time.Duration      // a time before the snapshot, on the bus's clock
-	version      uint64             // of the key in the memory tier; each invalidation raises it
-	known        uint64             // the last number of the log of groups: before the load, or of the entry that was read
-	allGroups    uint64             // the version of all groups in the memory tier
-	outdated     bool               // an entry has shown that the loader's generation is outdated
-	needsPrimary bool               // the key was expired or is being refreshed, and a replica may lack the change
-	attempt      *lease.Attempt     // nil if Redis was not asked
-	beginning    []byte             // of a long entry
-	groups       groups.Set         // of the value
-	item         *memory.Header     // the item that contains the decoded value, until it is in memory; or nil
+	generation *memory.Generation // the loader's, in the range of slots; an Invalidate of keys does not change it
+	takenAt    time.Duration      // a time before the snapshot, on the bus's clock
+	version    uint64             // of the key in the memory tier; each invalidation raises it
+	// the last number of the log of groups: before the load, or of the entry that was read
+	known        uint64
+	allGroups    uint64         // the version of all groups in the memory tier
+	outdated     bool           // an entry has shown that the loader's generation is outdated
+	needsPrimary bool           // the key was expired or is being refreshed, and a replica may lack the change
+	attempt      *lease.Attempt // nil if Redis was not asked
+	beginning    []byte         // of a long entry
+	groups       groups.Set     // of the value
+	item         *memory.Header // the item that contains the decoded value, until it is in memory; or nil
 }
 
 // terms determine how a round may read and load.
 type terms struct {
 	mode         Mode
-	verdict      verdict      // of the filter
-	bypass       bool         // the caches are off
-	withoutLease bool         // the round loads without a lease
-	groupsHeld   bool         // a group of the loaded value was invalidated within ReplicaLag before the load, so the value is not cached
-	onHold       bool         // because the key must not be cached: a writer holds it, a replica may lag, or the value is unstorable
-	unstorable   lease.Reason // why the value cannot be stored: found in a marker, or by this load; 0 if it can be, or if it is not known
+	verdict      verdict // of the filter
+	bypass       bool    // the caches are off
+	withoutLease bool    // the round loads without a lease
+	// a group of the loaded value was invalidated within ReplicaLag before the load, so the value
+	// is not cached
+	groupsHeld bool
+	// because the key must not be cached: a writer holds it, a replica may lag, or the value is
+	// unstorable
+	onHold bool
+	// why the value cannot be stored: found in a marker, or by this load; 0 if it can be, or if it
+	// is not known
+	unstorable lease.Reason
 }
 
 // wait is a round's wait for another round's load.
@@ -112,11 +119,13 @@ type ending struct {
 
 // refresh describes the background refresh that a round has found to be due, or that it runs.
 type refresh struct {
-	due         bool // the refresh is due
-	early       bool // the value is still fresh
-	stampKnown  bool // stamp is the stamp of the entry to replace
-	stamp       lease.Token
-	memoryUntil time.Time // if the stamp is unknown: the end of the TTL in memory; an entry that ends later is newer, and is not replaced
+	due        bool // the refresh is due
+	early      bool // the value is still fresh
+	stampKnown bool // stamp is the stamp of the entry to replace
+	stamp      lease.Token
+	// if the stamp is unknown: the end of the TTL in memory; an entry that ends later is newer, and
+	// is not replaced
+	memoryUntil time.Time
 }
 
 // A verdict is the result of a loader's filter for a round's key.

@@ -107,7 +107,9 @@ func (b *batch) endUnstorable(rounds []*Round, took time.Duration) {
 		for _, err := range b.fetcher.delete(context.WithoutCancel(b.ctx), rounds) {
 			b.fetcher.CountWrite(err)
 		}
-		for _, r := range rounds { // after the delete in Redis; otherwise a reader could fill memory with the old entry again
+		for _, r := range rounds {
+			// after the delete in Redis; otherwise a reader could fill memory with the old entry
+			// again
 			b.fetcher.forget(r)
 		}
 		b.release(b.attempts(rounds))
@@ -167,7 +169,8 @@ func (f *Fetcher) filling(r *Round, row source.Row) (lease.Filling, error) {
 // the entry's time to live in Redis.
 func (f *Fetcher) entry(r *Round, row source.Row) (e lease.Entry, life time.Duration, err error) {
 	ttl := f.ttl(row)
-	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: r.generation.Number, Keyed: r.nameHashed}
+	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: r.generation.Number,
+		Keyed: r.nameHashed}
 	if e.Keyed {
 		e.Key = r.text
 	}

@@ -19,7 +19,8 @@ func (b *batch) wait() {
 	pause := time.Duration(math.MaxInt64)
 	for _, r := range rounds {
 		if r.forFresh { // a fresh value may arrive before the soft deadline
-			pause = min(pause, r.softDeadline-now, b.fetcher.Source.Pace.Pause(now-(r.softDeadline-b.fetcher.SoftTimeout)))
+			pause = min(pause, r.softDeadline-now,
+				b.fetcher.Source.Pace.Pause(now-(r.softDeadline-b.fetcher.SoftTimeout)))
 			continue
 		}
 		if r.waitingSince == 0 {
@@ -30,7 +31,8 @@ func (b *batch) wait() {
 			}
 		}
 		waited := now - r.waitingSince
-		if waited > 2*b.fetcher.LoadTimeout+b.fetcher.cache.QueueTimeout { // the other load may have waited in a queue first
+		if waited > 2*b.fetcher.LoadTimeout+b.fetcher.cache.QueueTimeout {
+			// the other load may have waited in a queue first
 			r.Err, r.step = fault.LoadTimeout, ended
 			continue
 		}

@@ -168,7 +168,9 @@ func (g *Group[K, R]) Do(ctx context.Context, key K, create func() *Round[K, R])
 // round. DoMany returns when all rounds have completed, ctx has ended, or the group is closed.
 // errs has an error for each key whose round has no result for this caller, otherwise nil. create
 // is called as in Do, with the index of the key.
-func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *Round[K, R]) (rounds []*Round[K, R], errs []error) {
+func (g *Group[K, R]) DoMany(
+	ctx context.Context, keys []K, create func(i int) *Round[K, R],
+) (rounds []*Round[K, R], errs []error) {
 	rounds, errs = make([]*Round[K, R], len(keys)), make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
 		for i := range errs {

@@ -412,7 +412,8 @@ func TestCloseDuringAFirstLook(t *testing.T) {
 func TestDoManyLooksFirst(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		var looks [][]string
-		b.group.hooks.Inline = func(_ context.Context, rounds []*Round[string, string]) (over, rest []*Round[string, string]) {
+		b.group.hooks.Inline = func(_ context.Context, rounds []*Round[string, string]) (over,
+			rest []*Round[string, string]) {
 			var keys []string
 			for _, r := range rounds {
 				keys = append(keys, r.Key)

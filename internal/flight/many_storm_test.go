@@ -277,7 +277,8 @@ func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 			nothingKept(t, s.group)
 			s.group.Close(errors.New("closed"))
 			nothingKept(t, s.group)
-			t.Logf("%d keys asked for: %d left, %d failed, %d shared; %d looks, %d rounds in %d flights, %d panics, %d landings of abandoned flights",
+			t.Logf("%d keys asked for: %d left, %d failed, %d shared; %d looks, %d rounds in %d flights, %d panics, "+
+				"%d landings of abandoned flights",
 				counts.asked.Load(), counts.left.Load(), counts.failed.Load(), counts.shared.Load(),
 				s.looks.Load(), s.rounds.Load(), s.flights.Load(), s.panics.Load(), s.abandoned.Load())
 			if asked, rounds := counts.asked.Load(), s.rounds.Load()+s.looks.Load(); rounds >= asked {

@@ -505,7 +505,8 @@ func TestDeadlineOfACallerOfManyIsHisOwn(t *testing.T) {
 		patient := b.many("a", "b")
 		one.complete("a")
 		got := <-c.done
-		if want := []string{"a1", "left: context deadline exceeded"}; !slices.Equal(got, want) || time.Since(begin) != time.Second {
+		if want := []string{"a1", "left: context deadline exceeded"}; !slices.Equal(got, want) ||
+			time.Since(begin) != time.Second {
 			t.Errorf("after %v: %q, want %q", time.Since(begin), got, want)
 		}
 		b.stopped(one, ErrAbandoned)
@@ -594,7 +595,8 @@ func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 		waiting := func(want ...int) {
 			t.Helper()
 			synctest.Wait()
-			if got := []int{b.group.Waiting("a"), b.group.Waiting("b"), b.group.Waiting("c")}; !slices.Equal(got, want) {
+			if got := []int{b.group.Waiting("a"), b.group.Waiting("b"),
+				b.group.Waiting("c")}; !slices.Equal(got, want) {
 				t.Errorf("%v callers have gathered, want %v", got, want)
 			}
 		}
@@ -915,7 +917,9 @@ func TestCloseBetweenLandingAndTheNextFlight(t *testing.T) {
 			b.group.Close(cause)
 			close(closed)
 		}()
-		a := b.group.shard("a") // a's next round has not begun; the shard of b is locked, so this is no time for synctest.Wait
+		// a's next round has not begun; the shard of b is locked, so this is no time for
+		// synctest.Wait
+		a := b.group.shard("a")
 		for isClosed := false; !isClosed; runtime.Gosched() {
 			a.mu.Lock()
 			isClosed = a.closed

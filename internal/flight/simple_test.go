@@ -5,7 +5,9 @@ import "context"
 // simple is a group of one key at a time, whose runs return what they have got.
 type simple[K comparable, R any] struct{ *Group[K, R] }
 
-func newSimple[K comparable, R any](run func(context.Context, K) (R, error), late func(R) bool, caught func(any) error) simple[K, R] {
+func newSimple[K comparable, R any](
+	run func(context.Context, K) (R, error), late func(R) bool, caught func(any) error,
+) simple[K, R] {
 	return simple[K, R]{New(Hooks[K, R]{
 		Run: func(ctx context.Context, f *Flight[K, R]) {
 			for _, r := range f.Rounds {
@@ -28,7 +30,9 @@ func (s simple[K, R]) Do(ctx context.Context, key K) (R, error) {
 }
 
 // oneByOne makes a First of a look at one round.
-func oneByOne[K comparable, R any](look func(context.Context, *Round[K, R]) bool) func(context.Context, []*Round[K, R]) (over, rest []*Round[K, R]) {
+func oneByOne[K comparable, R any](
+	look func(context.Context, *Round[K, R]) bool,
+) func(context.Context, []*Round[K, R]) (over, rest []*Round[K, R]) {
 	if look == nil {
 		return nil
 	}

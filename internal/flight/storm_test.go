@@ -65,7 +65,8 @@ func TestRoundsHoldInAStorm(t *testing.T) {
 	}
 	asking.Wait()
 	g.Close(errors.New("closed"))
-	t.Logf("%d calls, %d runs, %d of the calls failed, %d were cancelled", callers*turns, runs.Load(), failed.Load(), cancelled.Load())
+	t.Logf("%d calls, %d runs, %d of the calls failed, %d were cancelled", callers*turns, runs.Load(), failed.Load(),
+		cancelled.Load())
 	if n := runs.Load(); n >= callers*turns {
 		t.Errorf("%d runs for %d calls: nothing was shared", n, callers*turns)
 	}

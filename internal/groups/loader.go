@@ -20,14 +20,16 @@ type Loader struct {
 
 // Options are the callbacks of a Loader. They are called concurrently, and must be quick.
 type Options struct {
-	All        uint64              // the hash that stands for all groups of the loader
-	InUse      bool                // the loader's values have groups
-	Local      bool                // there is no Redis: this process numbers the invalidations
-	Forget     func(stable uint64) // outdates the items in memory that have this group; may be nil
-	Void       func()              // outdates all items of the loader in memory; may be nil
-	Lag        time.Duration       // for which the database's replicas may lag
-	Hold       func(stable uint64) // called when an invalidation within Lag becomes known, before the log contains it; nil if Lag is 0
-	Discovered func()              // called when another process turns out to use groups, after Void; not called if InUse
+	All    uint64              // the hash that stands for all groups of the loader
+	InUse  bool                // the loader's values have groups
+	Local  bool                // there is no Redis: this process numbers the invalidations
+	Forget func(stable uint64) // outdates the items in memory that have this group; may be nil
+	Void   func()              // outdates all items of the loader in memory; may be nil
+	Lag    time.Duration       // for which the database's replicas may lag
+	// called when an invalidation within Lag becomes known, before the log contains it; nil if Lag
+	// is 0
+	Hold       func(stable uint64)
+	Discovered func() // called when another process turns out to use groups, after Void; not called if InUse
 }
 
 // New returns a Loader.

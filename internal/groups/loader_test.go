@@ -69,7 +69,8 @@ func TestOrder(t *testing.T) {
 	l.Read(0, 0, []Record{record(7, 20)})
 	r.want(t, "no news")
 
-	l, r = observed(Options{InUse: true, Lag: 10 * time.Microsecond, Local: true}, func(l *Loader) bool { return !l.Current(0, 1, SetOf(7)) })
+	l, r = observed(Options{InUse: true, Lag: 10 * time.Microsecond, Local: true},
+		func(l *Loader) bool { return !l.Current(0, 1, SetOf(7)) })
 	l.Invalidate(SetOf(7))
 	r.want(t, "without Redis", steps...)
 	l.Forget(SetOf(7))

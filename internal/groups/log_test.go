@@ -50,7 +50,8 @@ func TestLog(t *testing.T) {
 	if l.Last() != 0 {
 		t.Errorf("last is %d", l.Last())
 	}
-	if risen := l.mustRead(t, floorAt(10), record(1, 20), record(2, 30)); !slices.Equal(risen, []uint64{1, 2}) || l.Last() != 30 {
+	if risen := l.mustRead(t, floorAt(10), record(1, 20), record(2, 30)); !slices.Equal(risen, []uint64{1, 2}) ||
+		l.Last() != 30 {
 		t.Errorf("%v have risen, last is %d", risen, l.Last())
 	}
 	l.check(t, 9, false) // also without groups

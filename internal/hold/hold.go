@@ -112,7 +112,8 @@ func (h *Hold) register(added []*Key) error {
 		}
 	}
 	if h.timer == nil && h.cache.Store != nil {
-		h.timer = time.AfterFunc(h.cache.LeaseTTL/3, func() { h.cache.Conn.Apart(h.renew) }) // not after Close, which waits for the goroutine
+		// not after Close, which waits for the goroutine
+		h.timer = time.AfterFunc(h.cache.LeaseTTL/3, func() { h.cache.Conn.Apart(h.renew) })
 	}
 	return nil
 }
@@ -152,9 +153,10 @@ func (h *Hold) renewKeys(ctx context.Context) (failed []Failure) {
 	}
 	names, tokens, _ := namesOf(asked)
 	now := time.Now()
-	held, errs := c.Bus.Renew(ctx, names, tokens, c.LeaseTTL, func(ctx context.Context, name, token string) redis.Cmder {
-		return lease.KeepMark(ctx, name, token, c.LeaseTTL)
-	})
+	held, errs := c.Bus.Renew(ctx, names, tokens, c.LeaseTTL,
+		func(ctx context.Context, name, token string) redis.Cmder {
+			return lease.KeepMark(ctx, name, token, c.LeaseTTL)
+		})
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, k := range asked {

@@ -199,7 +199,8 @@ func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, work j
 func (p *part) prepare(ctx context.Context, full bool) {
 	p.holds, p.releases = nil, nil
 	if p.hold > 0 {
-		p.holds = holdCommands(ctx, holdScript, p.names, full, func(int) []any { return []any{p.holder, p.hold.Milliseconds()} })
+		p.holds = holdCommands(ctx, holdScript, p.names, full,
+			func(int) []any { return []any{p.holder, p.hold.Milliseconds()} })
 	}
 	for i, hold := range p.holds {
 		if p.once {
@@ -276,7 +277,8 @@ func (b *Bus) releaseHolds(ctx context.Context, p *part) {
 	var unsent []redis.Cmder
 	for i, cmd := range p.releases {
 		if p.keyErr(i) == nil && errors.Is(cmd.Err(), errNotReleased) {
-			p.releases[i] = holdCommands(ctx, releaseScript, p.names[i:i+1], true, func(int) []any { return []any{p.tokens[i]} })[0]
+			p.releases[i] = holdCommands(ctx, releaseScript, p.names[i:i+1], true,
+				func(int) []any { return []any{p.tokens[i]} })[0]
 			unsent = append(unsent, p.releases[i])
 		}
 	}

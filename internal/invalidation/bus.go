@@ -203,8 +203,9 @@ func (c *counts) received(rng int, num uint64) {
 func (b *Bus) Stats() Stats {
 	s := Stats{
 		Ranges: b.conn.InUse(), Subscribes: b.counts.sessions.Load(), Announced: b.counts.announced.Load(),
-		Malformed: b.counts.malformed.Load(), Disconnects: b.counts.disconnects.Load(), FailedPolls: b.counts.failedPolls.Load(),
-		Questions: b.counts.questions.Load(), Unanswered: b.counts.unanswered.Load(),
+		Malformed: b.counts.malformed.Load(), Disconnects: b.counts.disconnects.Load(),
+		FailedPolls: b.counts.failedPolls.Load(),
+		Questions:   b.counts.questions.Load(), Unanswered: b.counts.unanswered.Load(),
 	}
 	for r := range s.Ranges {
 		t := b.tracks[r]

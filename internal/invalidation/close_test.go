@@ -37,8 +37,10 @@ func TestCloseEndsAll(t *testing.T) {
 		for _, begun := range []bool{true, false} { // before it was disturbed
 			t.Run(name, func(t *testing.T) {
 				proxy := testenv.NewProxy(t, server.Addr)
-				const timeout = 2 * time.Second                                           // of a command, that a busy machine keeps mostly: then the memory is trusted
-				rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: -1}) // it has no time-outs of its own
+				// of a command, that a busy machine keeps mostly: then the memory is trusted
+				const timeout = 2 * time.Second
+				// it has no time-outs of its own
+				rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: -1})
 				defer rdb.Close()
 				m := &recorder{}
 				ch := open(t, rdb, timeout, short, m)

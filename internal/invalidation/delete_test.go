@@ -140,7 +140,8 @@ func TestDeleteReportsDeletedKeys(t *testing.T) {
 	if c.origin.Load() == origin {
 		t.Error("its own message is not applied by itself, though a key may come about to be deleted later")
 	}
-	if m, err := Decode([]byte(testenv.Receive(b.t, "a message", messages).Payload)); err != nil || len(m.Body) != 8*len(keys) {
+	if m, err := Decode([]byte(testenv.Receive(b.t, "a message", messages).Payload)); err != nil ||
+		len(m.Body) != 8*len(keys) {
 		t.Errorf("the keys that were deleted: %+v, %v", m, err)
 	}
 	b.check(b.rdb.Do(b.ctx, "acl", "setuser", "default", "allkeys").Err())
@@ -246,7 +247,8 @@ func TestDeleteWhoseReplyIsLost(t *testing.T) {
 			if n := b.left(keys...); n != 0 {
 				t.Errorf("%d keys are left", n)
 			}
-			if m, err := Decode([]byte(testenv.Receive(b.t, "a message", messages).Payload)); err != nil || len(m.Body) != 8*c.keys {
+			if m, err := Decode([]byte(testenv.Receive(b.t, "a message", messages).Payload)); err != nil ||
+				len(m.Body) != 8*c.keys {
 				t.Errorf("%+v, %v", m, err)
 			}
 		})

@@ -106,7 +106,8 @@ func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, set gr
 	for i := range set.Len() {
 		args = append(args, []byte(set[8*i:8*i+8]))
 	}
-	digits, err := b.evalKeys(ctx, nil, announceGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)}, args).Text()
+	digits, err := b.evalKeys(ctx, nil, announceGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)},
+		args).Text()
 	if err != nil {
 		return err
 	}
@@ -292,7 +293,8 @@ if top > 0 then
   local life, cut = tonumber(ARGV[6]), score(-%d)
   if life > 0 and score(0) < n - 2 * life then cut = math.max(cut, n - life) end
   if cut > 0 then
-    local removed = redis.call('ZRANGE', KEYS[2], string.format('%%.0f', cut), '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+    local removed = redis.call('ZRANGE', KEYS[2], string.format('%%.0f', cut), '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1,
+      'WITHSCORES')
     redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', removed[2])
     redis.call('ZADD', KEYS[2], removed[2], '')
   end

@@ -71,8 +71,10 @@ func TestGroupsOfTwoProcesses(t *testing.T) {
 			b.readGroups(p, rng)
 			b.readGroups(q, rng)
 			numbers, floor := b.numbersOf(p, rng)
-			if len(numbers) != 0 || floor == 0 || here.Last(rng8) != floor || there.Last(rng8) != floor || !here.Current(rng8, floor, nil) || here.Current(rng8, floor-1, nil) {
-				t.Fatalf("the set is %v from %d, read up to %d and %d", numbers, floor, here.Last(rng8), there.Last(rng8))
+			if len(numbers) != 0 || floor == 0 || here.Last(rng8) != floor || there.Last(rng8) != floor ||
+				!here.Current(rng8, floor, nil) || here.Current(rng8, floor-1, nil) {
+				t.Fatalf("the set is %v from %d, read up to %d and %d", numbers, floor, here.Last(rng8),
+					there.Last(rng8))
 			}
 		}
 		b.deleteGroup(p, 7, 0)
@@ -82,17 +84,22 @@ func TestGroupsOfTwoProcesses(t *testing.T) {
 			rng8 := uint8(rng)
 			known := here.Last(rng8)
 			numbers, _ := b.numbersOf(p, rng)
-			if len(numbers) != 2 || numbers[8] <= known || numbers[7] <= numbers[8] || b.parseNumber(p, rng, "") != numbers[7] {
+			if len(numbers) != 2 || numbers[8] <= known || numbers[7] <= numbers[8] ||
+				b.parseNumber(p, rng, "") != numbers[7] {
 				t.Fatalf("%v after %d", numbers, known)
 			}
-			if here.Current(rng8, known, groups.SetOf(7)) || !here.Current(rng8, known, groups.SetOf(8)) || there.Current(rng8, known, groups.SetOf(8)) {
+			if here.Current(rng8, known, groups.SetOf(7)) || !here.Current(rng8, known, groups.SetOf(8)) ||
+				there.Current(rng8, known, groups.SetOf(8)) {
 				t.Error("a process applies its own invalidations before it returns, and has not read the others")
 			}
 			b.readGroups(p, rng)
-			if here.Last(rng8) != numbers[7] || here.Current(rng8, numbers[7]-1, groups.SetOf(7)) || here.Current(rng8, known, groups.SetOf(8)) || !here.Current(rng8, numbers[7], groups.SetOf(7, 8, allGroups)) {
+			if here.Last(rng8) != numbers[7] || here.Current(rng8, numbers[7]-1, groups.SetOf(7)) ||
+				here.Current(rng8, known, groups.SetOf(8)) ||
+				!here.Current(rng8, numbers[7], groups.SetOf(7, 8, allGroups)) {
 				t.Errorf("read up to %d of %v", here.Last(rng8), numbers)
 			}
-			if ttl := b.rdb.TTL(b.ctx, p.groupsKey(rng, "users")).Val(); ttl <= groupsLife-24*time.Hour || ttl > groupsLife {
+			if ttl := b.rdb.TTL(b.ctx, p.groupsKey(rng, "users")).Val(); ttl <= groupsLife-24*time.Hour ||
+				ttl > groupsLife {
 				t.Errorf("the set lives for %v", ttl)
 			}
 		}
@@ -115,7 +122,8 @@ func TestNumbersOfGroupsWhereTheClockIsBehind(t *testing.T) {
 				log.Read(0, 0, []groups.Record{{Floor: true, Number: c.last}})
 				b.check(b.rdb.HSet(b.ctx, p.keys[0], "", c.announced).Err())
 				if there {
-					b.check(b.rdb.ZAdd(b.ctx, p.groupsKey(0, "users"), redis.Z{Score: float64(c.newest), Member: member(1)}).Err())
+					b.check(b.rdb.ZAdd(b.ctx, p.groupsKey(0, "users"),
+						redis.Z{Score: float64(c.newest), Member: member(1)}).Err())
 				}
 				greatest := max(c.announced, c.last)
 				if there {
@@ -168,7 +176,8 @@ func TestLostSetOfGroups(t *testing.T) {
 			"a string":  func(key string) error { return b.rdb.Set(b.ctx, key, "x", 0).Err() },
 			"a hash":    func(key string) error { b.rdb.Del(b.ctx, key); return b.rdb.HSet(b.ctx, key, "x", "y").Err() },
 			"an infinite one": func(key string) error {
-				return b.rdb.ZAddArgs(b.ctx, key, redis.ZAddArgs{Members: []redis.Z{{Score: 1e300, Member: member(9)}}}).Err()
+				return b.rdb.ZAddArgs(b.ctx, key,
+					redis.ZAddArgs{Members: []redis.Z{{Score: 1e300, Member: member(9)}}}).Err()
 			},
 		} {
 			for _, first := range []string{"a read", "an invalidation"} {
@@ -190,7 +199,8 @@ func TestLostSetOfGroups(t *testing.T) {
 				b.readGroups(p, 0)
 				b.readGroups(q, 0)
 				for _, log := range []*groups.Loader{log, other} {
-					if log.Last(0) <= known || first == "a read" && log.Current(0, known, nil) || log.Current(0, known, groups.SetOf(7)) || !log.Current(0, log.Last(0), groups.SetOf(7, 8)) {
+					if log.Last(0) <= known || first == "a read" && log.Current(0, known, nil) ||
+						log.Current(0, known, groups.SetOf(7)) || !log.Current(0, log.Last(0), groups.SetOf(7, 8)) {
 						t.Errorf("%s, %s: read up to %d, after %d", name, first, log.Last(0), known)
 					}
 				}
@@ -211,7 +221,8 @@ func TestUnknownMemberOfASet(t *testing.T) {
 		p, log := b.grouped()
 		b.readGroups(p, 0)
 		known := log.Last(0)
-		b.check(b.rdb.ZAdd(b.ctx, p.groupsKey(0, "users"), redis.Z{Score: float64(known + 1000), Member: "of a later version"}).Err())
+		b.check(b.rdb.ZAdd(b.ctx, p.groupsKey(0, "users"),
+			redis.Z{Score: float64(known + 1000), Member: "of a later version"}).Err())
 		b.readGroups(p, 0)
 		if log.Current(0, known, nil) || !log.Current(0, known+1000, groups.SetOf(7)) {
 			t.Errorf("read up to %d, after %d", log.Last(0), known)
@@ -295,7 +306,8 @@ func TestSetIsTrimmedByAge(t *testing.T) {
 			key := p.groupsKey(0, "users")
 			floor, removed, kept := number(c.oldest), number(life+time.Minute), number(life-time.Minute)
 			b.check(b.rdb.ZAdd(b.ctx, key,
-				redis.Z{Score: float64(floor), Member: ""}, redis.Z{Score: float64(removed - 1), Member: member(1)}, redis.Z{Score: float64(removed), Member: member(2)},
+				redis.Z{Score: float64(floor), Member: ""}, redis.Z{Score: float64(removed - 1), Member: member(1)},
+				redis.Z{Score: float64(removed), Member: member(2)},
 				redis.Z{Score: float64(kept), Member: member(3)}).Err())
 			b.deleteGroup(p, 7, c.life)
 			numbers, now := b.numbersOf(p, 0)
@@ -395,8 +407,10 @@ func TestNewProcessReadsFewNumbers(t *testing.T) {
 			t.Fatal(err)
 		}
 		oldest := newest - firstNews + 1
-		if log.Last(0) != newest || log.Current(0, oldest-1, groups.SetOf(7)) || !log.Current(0, oldest, groups.SetOf(7, oldest)) ||
-			log.Current(0, oldest, groups.SetOf(7, oldest+1)) || !log.Current(0, newest, groups.SetOf(newest, allGroups)) {
+		if log.Last(0) != newest || log.Current(0, oldest-1, groups.SetOf(7)) ||
+			!log.Current(0, oldest, groups.SetOf(7, oldest)) ||
+			log.Current(0, oldest, groups.SetOf(7, oldest+1)) ||
+			!log.Current(0, newest, groups.SetOf(newest, allGroups)) {
 			t.Errorf("read up to %d, want %d; values from %d on are judged", log.Last(0), newest, oldest)
 		}
 	})
@@ -422,7 +436,8 @@ func TestProcessThatMissedManyNumbers(t *testing.T) {
 			b.record(p, 0, before+1, n)
 			b.readGroups(p, 0)
 			oldest, newest := before+2, before+uint64(n)
-			if log.Last(0) != newest || log.Current(0, newest-1, groups.SetOf(newest)) || !log.Current(0, oldest, groups.SetOf(7)) {
+			if log.Last(0) != newest || log.Current(0, newest-1, groups.SetOf(newest)) ||
+				!log.Current(0, oldest, groups.SetOf(7)) {
 				t.Errorf("%d news: read up to %d, want %d", n, log.Last(0), newest)
 			}
 			if log.Current(0, before, groups.SetOf(7)) == many || voids > 0 != many {
@@ -441,8 +456,10 @@ func TestLatePollsAskForFewerNumbers(t *testing.T) {
 		late := &refusing{err: context.DeadlineExceeded}
 		rdb.AddHook(late)
 		for i, want := range []struct{ new, known int }{{16, 4096}, {4, 1024}, {1, 256}, {1, 64}, {1, 16}} {
-			if unknown, known := p.readGroupsCommand(b.ctx, 0, "users", log).limit, p.newsLimit(0, 1); unknown != want.new || known != want.known {
-				t.Errorf("after %d late polls: at most %d members, and %d if some are known; want %+v", i, unknown, known, want)
+			if unknown, known := p.readGroupsCommand(b.ctx, 0, "users", log).limit, p.newsLimit(0,
+				1); unknown != want.new || known != want.known {
+				t.Errorf("after %d late polls: at most %d members, and %d if some are known; want %+v", i, unknown,
+					known, want)
 			}
 			p.pollers[0].poll()
 		}
@@ -505,18 +522,21 @@ func TestReadsAfterAnInvalidationOfManyGroups(t *testing.T) {
 			b.check(p.DeleteGroups(b.ctx, "users", all, 0))
 			b.readGroups(p, 0)
 			b.readGroups(q, 0)
-			for name, members := range map[string]int{"the process that invalidates": b.reply(p, 0, log), "another one": b.reply(q, 0, other)} {
+			for name, members := range map[string]int{"the process that invalidates": b.reply(p, 0, log),
+				"another one": b.reply(q, 0, other)} {
 				if members != 1 {
 					t.Errorf("%d groups, %s: a read without news returns %d members", n, name, members)
 				}
 			}
 			if log.Last(0) != b.parseNumber(p, 0, "") || other.Last(0) != log.Last(0) {
-				t.Errorf("%d groups: read up to %d and %d; announced is %d", n, log.Last(0), other.Last(0), b.parseNumber(p, 0, ""))
+				t.Errorf("%d groups: read up to %d and %d; announced is %d", n, log.Last(0), other.Last(0),
+					b.parseNumber(p, 0, ""))
 			}
 			for _, group := range []uint64{1000, 1000 + n/2, 1000 + n - 1} {
 				for _, l := range []*groups.Loader{log, other} {
 					if l.Current(0, known, groups.SetOf(group)) || !l.Current(0, l.Last(0), groups.SetOf(group)) {
-						t.Errorf("%d groups: %d is current with a number from before, or outdated with the newest", n, group)
+						t.Errorf("%d groups: %d is current with a number from before, or outdated with the newest",
+							n, group)
 					}
 				}
 			}
@@ -539,12 +559,14 @@ func TestPollsOfGroups(t *testing.T) {
 			return reply
 		}
 		first := poll(plain, []string{"orders", "users"}, nil, log)
-		if discovered != 0 || log.InUse() || log.Last(0) != 0 || b.rdb.Exists(b.ctx, plain.groupsKey(0, "users")).Val() != 0 || b.rdb.HLen(b.ctx, plain.keys[0]).Val() != 3 {
+		if discovered != 0 || log.InUse() || log.Last(0) != 0 ||
+			b.rdb.Exists(b.ctx, plain.groupsKey(0, "users")).Val() != 0 || b.rdb.HLen(b.ctx, plain.keys[0]).Val() != 3 {
 			t.Errorf("no process uses groups; %v, %v", log.InUse(), b.rdb.HGetAll(b.ctx, plain.keys[0]).Val())
 		}
 		p, loaderLog := b.grouped()
 		reply := poll(p, []string{"users", "orders"}, loaderLog, nil)
-		if reply.generations[0] != first.generations[1] || reply.generations[1] != first.generations[0] || loaderLog.Last(0) == 0 {
+		if reply.generations[0] != first.generations[1] || reply.generations[1] != first.generations[0] ||
+			loaderLog.Last(0) == 0 {
 			t.Errorf("%+v, want %+v; read up to %d", reply, first, loaderLog.Last(0))
 		}
 		if err := b.rdb.HGet(b.ctx, p.keys[0], "users:groups").Err(); err != nil {
@@ -552,7 +574,8 @@ func TestPollsOfGroups(t *testing.T) {
 		}
 		b.deleteGroup(p, 7, 0)
 		for range 2 {
-			if reply = poll(plain, []string{"orders", "users"}, nil, log); reply.generations[1] != first.generations[1] || discovered != 1 || !log.InUse() {
+			if reply = poll(plain, []string{"orders", "users"}, nil,
+				log); reply.generations[1] != first.generations[1] || discovered != 1 || !log.InUse() {
 				t.Errorf("%+v; discovered %d times", reply, discovered)
 			}
 			if log.Last(0) <= loaderLog.Last(0) || log.Current(0, loaderLog.Last(0), log.All()) {
@@ -585,7 +608,8 @@ func TestGroupsWhereTheServersDoNotKnowTheScripts(t *testing.T) {
 				t.Errorf("%v after %d", numbers, known)
 			}
 			b.flushScripts()
-			if _, err := p.poll(0, []string{"users"}, []*groups.Loader{log}, false); err != nil || log.Last(0) <= known {
+			if _, err := p.poll(0, []string{"users"}, []*groups.Loader{log}, false); err != nil ||
+				log.Last(0) <= known {
 				t.Errorf("%v; read up to %d after %d", err, log.Last(0), known)
 			}
 			b.check(b.rdb.Del(b.ctx, p.groupsKey(0, "users")).Err())
@@ -636,14 +660,16 @@ func TestAnnouncementsOfGroups(t *testing.T) {
 			m, err := Decode([]byte((<-messages).Payload))
 			b.check(err)
 			numbers, _ := b.numbersOf(p, m.Range)
-			if m.Kind != groupKind || string(m.Body) != "users\x00"+member(7) || m.Number != numbers[7] || m.Previous != before[m.Range] || m.Origin != p.origin.Load() {
+			if m.Kind != groupKind || string(m.Body) != "users\x00"+member(7) || m.Number != numbers[7] ||
+				m.Previous != before[m.Range] || m.Origin != p.origin.Load() {
 				t.Errorf("%+v, the set has %v, and the number was %d", m, numbers, before[m.Range])
 			}
 		}
 		b.until("the announcements", func() bool { return q.Stats().Received == int64(ranges) })
 		for r := range uint8(ranges) {
 			last := log.Last(r)
-			if log.Current(r, last, groups.SetOf(7)) || !log.Current(r, last, groups.SetOf(8)) || last >= b.parseNumber(q, int(r), "") {
+			if log.Current(r, last, groups.SetOf(7)) || !log.Current(r, last, groups.SetOf(8)) ||
+				last >= b.parseNumber(q, int(r), "") {
 				t.Errorf("range %d: read up to %d", r, last)
 			}
 		}

@@ -50,7 +50,8 @@ func TestDeleteEndsInTimeWhenRedisHangs(t *testing.T) {
 	for _, pool := range []string{"warm", "cold"} {
 		for kind, rdb := range clients(addr) {
 			defer rdb.Close()
-			c := client{kind + ", " + pool, open(t, rdb, time.Hour, bound, nil), open(t, rdb, 50*time.Millisecond, bound, nil)}
+			c := client{kind + ", " + pool, open(t, rdb, time.Hour, bound, nil),
+				open(t, rdb, 50*time.Millisecond, bound, nil)}
 			if pool == "warm" {
 				if errs := c.patient.Delete(t.Context(), []string{"k"}, []uint64{1}); errs[0] != nil {
 					t.Fatal(errs)

@@ -30,7 +30,9 @@ func (b *Bus) Lag(lag time.Duration) { b.lag = lag }
 // mark, which voids loads in progress, and announces them as Delete does. Hold returns an error per
 // key, nil if Redis has acknowledged everything. The commands are sent only once. If a reply is
 // lost, Redis may execute its command later, so the caller must not use the token again.
-func (b *Bus) Hold(ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change) []error {
+func (b *Bus) Hold(
+	ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change,
+) []error {
 	errs, _ := b.do(ctx, names, hashes, job{holder: token, hold: life, change: mark, once: true})
 	return errs
 }
@@ -38,7 +40,9 @@ func (b *Bus) Hold(ctx context.Context, names []string, hashes []uint64, token s
 // Release is like Delete, and then releases the holds of keys under these tokens. If the holds
 // ended earlier, another holder might conclude that it is alone, and store an older value.
 // Release also reports for each key whether its hold was released.
-func (b *Bus) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, released []bool) {
+func (b *Bus) Release(
+	ctx context.Context, names []string, hashes []uint64, tokens []string,
+) (errs []error, released []bool) {
 	errs, parts := b.do(ctx, names, hashes, job{holder: lagHolder, hold: b.lag, change: del, tokens: tokens})
 	released = make([]bool, len(names))
 	for _, p := range parts {
@@ -52,9 +56,13 @@ func (b *Bus) Release(ctx context.Context, names []string, hashes []uint64, toke
 // Renew extends the holds of keys under these tokens by another life, and their marks by keep, in
 // one trip. held reports for each key whether the key has been on hold all the time. errs has an
 // error for each key for which that is unknown.
-func (b *Bus) Renew(ctx context.Context, names, tokens []string, life time.Duration, keep func(ctx context.Context, name, token string) redis.Cmder) (held []bool, errs []error) {
+func (b *Bus) Renew(
+	ctx context.Context, names, tokens []string, life time.Duration,
+	keep func(ctx context.Context, name, token string) redis.Cmder,
+) (held []bool, errs []error) {
 	n := len(names)
-	cmds := holdCommands(ctx, renewScript, names, b.conn.Cluster(), func(i int) []any { return []any{tokens[i], life.Milliseconds()} })
+	cmds := holdCommands(ctx, renewScript, names, b.conn.Cluster(),
+		func(i int) []any { return []any{tokens[i], life.Milliseconds()} })
 	for i, name := range names {
 		cmds = append(cmds, keep(ctx, name, tokens[i]))
 	}

@@ -277,7 +277,8 @@ func TestWriterHolds(t *testing.T) {
 			}
 			b.until("received", func() bool { return m.count() >= told+n })
 			for _, name := range []string{names[0], names[n-1]} {
-				if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > life || d < life-testenv.Hang || b.rdb.Get(b.ctx, name).Val() != "mark" {
+				if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > life || d < life-testenv.Hang ||
+					b.rdb.Get(b.ctx, name).Val() != "mark" {
 					t.Fatalf("%s is on hold for %v, and holds %q", name, d, b.rdb.Get(b.ctx, name).Val())
 				}
 			}
@@ -360,11 +361,13 @@ func TestLostHoldIsNotRevived(t *testing.T) {
 		b.hold(c, "one", names...)
 		b.hold(c, "two", names[1])
 		b.check(b.rdb.Del(b.ctx, keys.Hold(names[0])).Err())
-		b.check(b.rdb.ZAdd(b.ctx, keys.Hold(names[1]), redis.Z{Member: "one", Score: float64(time.Now().Add(-time.Second).UnixMilli())}).Err())
+		b.check(b.rdb.ZAdd(b.ctx, keys.Hold(names[1]),
+			redis.Z{Member: "one", Score: float64(time.Now().Add(-time.Second).UnixMilli())}).Err())
 		for range 2 {
 			b.renewed(c, "one", false, names...)
 		}
-		if b.left(keys.Hold(names[0])) != 0 || b.rdb.ZScore(b.ctx, keys.Hold(names[1]), "one").Val() > float64(time.Now().UnixMilli()) {
+		if b.left(keys.Hold(names[0])) != 0 ||
+			b.rdb.ZScore(b.ctx, keys.Hold(names[1]), "one").Val() > float64(time.Now().UnixMilli()) {
 			t.Errorf("%q and %q hold", b.holders(names[0]), b.holders(names[1]))
 		}
 	})
@@ -390,7 +393,8 @@ func TestWriterHoldsFirstAndLeavesLast(t *testing.T) {
 	sent = nil
 	c.Lag(lag)
 	c.Release(b.ctx, names, hashes, []string{"token"})
-	if want := []string{"eval key:{0}:hold", "del key:{0}", "evalsha " + c.keys[0], "eval key:{0}:hold"}; !slices.Equal(sent, want) {
+	if want := []string{"eval key:{0}:hold", "del key:{0}", "evalsha " + c.keys[0],
+		"eval key:{0}:hold"}; !slices.Equal(sent, want) {
 		t.Errorf("sent %q", sent)
 	}
 }

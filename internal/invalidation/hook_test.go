@@ -34,10 +34,12 @@ func TestHooksThatDoNotReturn(t *testing.T) {
 	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
 		cluster := testenv.SharedCluster(t)
 		o := cluster.Options()
-		o.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) { // the announcements' keys seem to be elsewhere
+		o.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) {
+			// the announcements' keys seem to be elsewhere
 			var slots []redis.ClusterSlot
 			for i := range 64 {
-				slots = append(slots, redis.ClusterSlot{Start: i * 256, End: i*256 + 255, Nodes: []redis.ClusterNode{{Addr: cluster.Addrs[i%3]}}})
+				slots = append(slots, redis.ClusterSlot{Start: i * 256, End: i*256 + 255,
+					Nodes: []redis.ClusterNode{{Addr: cluster.Addrs[i%3]}}})
 			}
 			return slots, nil
 		}

@@ -184,7 +184,8 @@ func (b *Bus) receiveUnknown(payload string, m *Message) {
 		b.report("a message on the invalidation bus cannot be read", nil)
 		return
 	}
-	b.report("an invalidation names an unknown range of keys: memory is not used until the next poll of Redis; do programs use clients of different kinds (redis.Client, redis.ClusterClient) with this Redis?", nil)
+	b.report("an invalidation names an unknown range of keys: memory is not used until the next poll of Redis; do "+
+		"programs use clients of different kinds (redis.Client, redis.ClusterClient) with this Redis?", nil)
 	m.Each(b.memory.Forget) // if it could be read
 	for r := range b.conn.InUse() {
 		b.tracks[r].distrust()

@@ -26,7 +26,8 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("half of them within %v, all within %v", took[len(took)/2], took[len(took)-1])
-		if median := took[len(took)/2]; median > 100*time.Millisecond && testenv.Accepting || median > 2*time.Millisecond && b.bubble {
+		if median := took[len(took)/2]; median > 100*time.Millisecond && testenv.Accepting ||
+			median > 2*time.Millisecond && b.bubble {
 			t.Errorf("they took %v", took)
 		}
 		b.delete(a, 100)
@@ -34,7 +35,8 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 		if sender.count() != 1 || received.has(100) {
 			t.Errorf("its own messages were applied: %d, %v", sender.count()-1, received.has(100))
 		}
-		if s := a.Stats(); s.Received != 20 || s.Announced != 1 || s.Gaps+s.Lapses+s.Malformed+s.FailedPolls+s.Disconnects != 0 || s.Subscribes != 1 || s.MaxDelay > time.Second && (b.bubble || testenv.Accepting) {
+		if s := a.Stats(); s.Received != 20 || s.Announced != 1 || s.Gaps+s.Lapses+s.Malformed+s.FailedPolls+
+			s.Disconnects != 0 || s.Subscribes != 1 || s.MaxDelay > time.Second && (b.bubble || testenv.Accepting) {
 			t.Errorf("%+v", s)
 		}
 		if received.clears() != a.conn.InUse() {
@@ -132,7 +134,8 @@ func TestWhatAProcessDoesNotNeed(t *testing.T) {
 		b.delete(c, i)
 	}
 	time.Sleep(bound / 2) // more than a poll's period
-	if calls := server.CommandCalls(t); calls["evalsha"] > 10+1 || calls["subscribe"]+calls["publish"] != 10 || calls["del"] != 10 {
+	if calls := server.CommandCalls(t); calls["evalsha"] > 10+1 || calls["subscribe"]+calls["publish"] != 10 ||
+		calls["del"] != 10 {
 		t.Errorf("a process that deletes: %v", calls)
 	}
 	c.Listen()
@@ -169,7 +172,8 @@ func TestSubscriptionThatIsKilled(t *testing.T) {
 				t.Logf("noticed after %v", time.Since(begin))
 				b.until("another", func() bool { return c.Stats().Subscribes == i+2 })
 				b.trusted(c)
-				if s := c.Stats(); s.Disconnects != i+1 || s.Gaps != 0 || s.Lapses != 0 || m.clears() != cleared+int(i+1)*c.conn.InUse() {
+				if s := c.Stats(); s.Disconnects != i+1 || s.Gaps != 0 || s.Lapses != 0 ||
+					m.clears() != cleared+int(i+1)*c.conn.InUse() {
 					t.Errorf("%+v, %d clears", s, m.clears()-cleared)
 				}
 			}

@@ -18,7 +18,10 @@ import (
 func TestGenerationsInOneInstant(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var now [conn.Ranges]uint64
-		l := &loaders{known: map[string]*known{"a": {onChange: func(rng int, generation uint64) { now[rng] = generation }}}}
+		l := &loaders{known: map[string]*known{"a": {onChange: func(rng int,
+			generation uint64) {
+			now[rng] = generation
+		}}}}
 		sent := time.Now()
 		l.polled("a", 3, 7, sent)
 		l.received("a", 3, 8)
@@ -47,7 +50,8 @@ func TestPollOfManyLoaders(t *testing.T) {
 			}
 			reply, err := c.poll(0, names, logs, false)
 			if err != nil || len(reply.generations) != n || reply.last == 0 || reply.now == 0 {
-				t.Fatalf("%d loaders: %d generations, the last number is %d: %v", n, len(reply.generations), reply.last, err)
+				t.Fatalf("%d loaders: %d generations, the last number is %d: %v", n, len(reply.generations),
+					reply.last, err)
 			}
 			for _, i := range []int{0, n / 2, n - 1} {
 				if n > 0 && reply.generations[i] != b.parseNumber(c, 0, names[i]) {
@@ -75,7 +79,8 @@ func TestRefusedPollIsReported(t *testing.T) {
 		refused := &refusing{err: refusal("ERR too many arguments")}
 		rdb.AddHook(refused)
 		c.pollers[0].poll()
-		if len(reports) != 1 || !strings.Contains(reports[0], "refused a poll") || !strings.Contains(reports[0], "too many arguments") {
+		if len(reports) != 1 || !strings.Contains(reports[0], "refused a poll") ||
+			!strings.Contains(reports[0], "too many arguments") {
 			t.Errorf("reported: %q", reports)
 		}
 		refused.err = nil

@@ -30,9 +30,11 @@ func TestFormatOfMessages(t *testing.T) {
 		hashes  []uint64
 	}{
 		"keys": {
-			encode(3, 0x0102030405060708, "1700000000000000 1700000000000001 ", appendKeys(nil, []uint64{0x1122334455667788, 1})),
+			encode(3, 0x0102030405060708, "1700000000000000 1700000000000001 ",
+				appendKeys(nil, []uint64{0x1122334455667788, 1})),
 			"c1030102030405060708" + "3137303030303030303030303030303020" + "3137303030303030303030303030303120" + "6b11223344556677880000000000000001",
-			Message{Range: 3, Origin: 0x0102030405060708, Previous: 1700000000000000, Number: 1700000000000001, Kind: 'k'}, "",
+			Message{Range: 3, Origin: 0x0102030405060708, Previous: 1700000000000000, Number: 1700000000000001,
+				Kind: 'k'}, "",
 			[]uint64{0x1122334455667788, 1},
 		},
 		"a loader": {
@@ -49,7 +51,8 @@ func TestFormatOfMessages(t *testing.T) {
 		},
 		"of a later version": {nil, "c1010000000000000007" + "3520" + "3920" + "7abeef", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil},
 		"keys of a later version": {
-			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil,
+			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899",
+			Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil,
 		},
 		"a group": {
 			encode(2, 7, "5 9 ", appendGroups(nil, "users", groups.SetOf(0x1122334455667788, 1))),
@@ -214,7 +217,8 @@ func checkDecode(t *testing.T, b []byte) {
 		}
 		return
 	}
-	if m.Range < 0 || m.Range >= conn.Ranges || m.Number == 0 || m.Number > maxNumber || m.Previous > maxNumber || m.Kind == loaderKind && len(m.Body) > maxName || m.Kind == groupKind && !hasGroups(m.Body) {
+	if m.Range < 0 || m.Range >= conn.Ranges || m.Number == 0 || m.Number > maxNumber || m.Previous > maxNumber ||
+		m.Kind == loaderKind && len(m.Body) > maxName || m.Kind == groupKind && !hasGroups(m.Body) {
 		t.Errorf("out of bounds: %+v", m)
 	}
 	if m.Kind == 0 && m.Body != nil {

@@ -36,7 +36,8 @@ func TestDeleteComesBeforeItsAnnouncement(t *testing.T) {
 		}
 		proxy.OnRequest(nil)
 		dels, announcement := bytes.Count(sent, []byte("\r\ndel\r\n")), bytes.Index(sent, []byte("\r\nevalsha\r\n"))
-		if last := bytes.LastIndex(sent, []byte("\r\ndel\r\n")); dels != n || announcement < last || bytes.Count(sent, []byte("\r\nevalsha\r\n")) != 1 {
+		if last := bytes.LastIndex(sent, []byte("\r\ndel\r\n")); dels != n || announcement < last ||
+			bytes.Count(sent, []byte("\r\nevalsha\r\n")) != 1 {
 			t.Errorf("%d keys: %d are deleted, the last at %d, and announced at %d", n, dels, last, announcement)
 		}
 		if trips = proxy.Count() - trips; n < 10 && trips != 1 {

@@ -76,7 +76,8 @@ func isQuestion(payload string) bool { return len(payload) > 0 && payload[0] == 
 
 // ReadQuestion decodes a question. Its allocations are bounded for any input.
 func ReadQuestion(payload string) (q Question, err error) {
-	if !isQuestion(payload) || len(payload) > maxQuestion || json.Unmarshal([]byte(payload[1:]), &q) != nil || q.check() != nil {
+	if !isQuestion(payload) || len(payload) > maxQuestion || json.Unmarshal([]byte(payload[1:]), &q) != nil ||
+		q.check() != nil {
 		return Question{}, errMalformed
 	}
 	return q, nil

@@ -129,7 +129,8 @@ func TestQuestionsChangeNothing(t *testing.T) {
 		t.Error("a question reads as an announcement")
 	}
 	s := c.Stats()
-	if received != 1 || s.Questions != 1 || s.Malformed != 2 || s.Received != 0 || s.Gaps != 0 || c.tracks[0].lastReceived != 10 {
+	if received != 1 || s.Questions != 1 || s.Malformed != 2 || s.Received != 0 || s.Gaps != 0 ||
+		c.tracks[0].lastReceived != 10 {
 		t.Errorf("%d received, %+v", received, s)
 	}
 }

@@ -16,7 +16,8 @@ func TestDecodeAnnouncements(t *testing.T) {
 	a, err := Decode(keys)
 	var hashes []uint64
 	a.Each(func(h uint64) { hashes = append(hashes, h) })
-	if err != nil || a.Range != 3 || a.Origin != 42 || a.Previous != 5 || a.Number != 9 || a.Kind != 'k' || !slices.Equal(hashes, []uint64{77, 78}) {
+	if err != nil || a.Range != 3 || a.Origin != 42 || a.Previous != 5 || a.Number != 9 || a.Kind != 'k' ||
+		!slices.Equal(hashes, []uint64{77, 78}) {
 		t.Errorf("keys are read as %+v, %v", a, err)
 	}
 	for _, c := range []struct {

@@ -63,7 +63,8 @@ func TestAnnouncementHasThePreviousNumber(t *testing.T) {
 				}
 				m, err := Decode([]byte((<-messages).Payload))
 				b.check(err)
-				if m.Range != rng || m.Number != n || m.Previous != prev || m.Origin != c.origin.Load() || string(m.Body) != "\x00\x00\x00\x00\x00\x00\x00\x01" {
+				if m.Range != rng || m.Number != n || m.Previous != prev || m.Origin != c.origin.Load() ||
+					string(m.Body) != "\x00\x00\x00\x00\x00\x00\x00\x01" {
 					t.Fatalf("the message is %+v, want number %d after %d", m, n, prev)
 				}
 				if a := b.look(c, rng); a.last != n || a.now < begin {
@@ -111,7 +112,8 @@ func TestAPollMakesMissingGenerationsAndChangesNoOthers(t *testing.T) {
 		first := b.look(c, 0, "a", "b")
 		for i, name := range []string{"a", "b"} {
 			if g := first.generations[i]; g < begin || g != b.parseNumber(c, 0, name) {
-				t.Errorf("%s is of generation %d, in Redis %d; it began at %d", name, g, b.parseNumber(c, 0, name), begin)
+				t.Errorf("%s is of generation %d, in Redis %d; it began at %d", name, g,
+					b.parseNumber(c, 0, name), begin)
 			}
 		}
 		if n := b.parseNumber(c, 0, ""); n < begin || first.last != n || first.generations[0] <= n {
@@ -122,10 +124,12 @@ func TestAPollMakesMissingGenerationsAndChangesNoOthers(t *testing.T) {
 		}
 		n := b.say(c, 0, "b")
 		second := b.look(c, 0, "c", "b", "a")
-		if want := []uint64{second.generations[0], n, first.generations[0]}; !slices.Equal(second.generations, want) || want[0] == 0 || second.last != n {
+		if want := []uint64{second.generations[0], n, first.generations[0]}; !slices.Equal(second.generations, want) ||
+			want[0] == 0 || second.last != n {
 			t.Errorf("%+v, want %v", second, want)
 		}
-		if third := b.look(c, 0, "a", "b", "c"); !slices.Equal(third.generations, []uint64{first.generations[0], n, second.generations[0]}) {
+		if third := b.look(c, 0, "a", "b", "c"); !slices.Equal(third.generations,
+			[]uint64{first.generations[0], n, second.generations[0]}) {
 			t.Errorf("they have changed: %+v", third)
 		}
 		b.check(b.rdb.HDel(b.ctx, c.keys[0], "a").Err())
@@ -190,7 +194,8 @@ func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 				if n := first(); n <= before.generations[0] {
 					t.Errorf("%s, %d: %d after %d", name, i, n, before.generations[0])
 				}
-				if after := b.look(c, 0, "users"); after.generations[0] <= before.generations[0] || after.last <= before.last {
+				if after := b.look(c, 0, "users"); after.generations[0] <= before.generations[0] ||
+					after.last <= before.last {
 					t.Errorf("%s, %d: %+v after %+v", name, i, after, before)
 				} else {
 					before = after
@@ -224,7 +229,9 @@ func TestNumbersAreLargerAfterALoss(t *testing.T) {
 		c := b.writer()
 		last := b.say(c, 0, "users")
 		for range 3 {
-			time.Sleep(5 * time.Millisecond) // a bubble's clock stands still, and a number may be ahead of it by a millisecond or two
+			// a bubble's clock stands still, and a number may be ahead of it by a millisecond or
+			// two
+			time.Sleep(5 * time.Millisecond)
 			b.flush()
 			a := b.look(c, 0, "users")
 			if a.last <= last || a.generations[0] <= a.last {

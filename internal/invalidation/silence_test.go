@@ -80,7 +80,8 @@ func TestPollsThatFail(t *testing.T) {
 			time.Sleep(quiet)
 			n.failing.Store(false)
 			b.within(quiet/2, "trusted", func() bool { return !m.distrusted() && c.Confirmed(0) })
-			if s := c.Stats(); m.clears() != 1 || s.Lapses != round+1 || s.Gaps != 0 || s.Disconnects != 0 || s.Trusted != 1 {
+			if s := c.Stats(); m.clears() != 1 || s.Lapses != round+1 || s.Gaps != 0 || s.Disconnects != 0 ||
+				s.Trusted != 1 {
 				t.Errorf("%+v, %d clears", s, m.clears())
 			}
 		}
@@ -103,7 +104,8 @@ func TestAMessageThatIsLost(t *testing.T) {
 			b.say(c, r, "")
 		}
 		b.until("received", func() bool {
-			return slices.IndexFunc(c.tracks[:c.conn.InUse()], func(t *track) bool { t.mu.Lock(); defer t.mu.Unlock(); return t.lastReceived == t.base }) < 0
+			return slices.IndexFunc(c.tracks[:c.conn.InUse()],
+				func(t *track) bool { t.mu.Lock(); defer t.mu.Unlock(); return t.lastReceived == t.base }) < 0
 		})
 		before := m.clears()
 		for r := range c.conn.InUse() {

@@ -40,7 +40,8 @@ func TestTrackBoundsStaleness(t *testing.T) {
 		hits, gaps, dead = hits+w.hits, gaps+w.t.gaps, dead+w.dead
 	}
 	n := int(schedules())
-	t.Logf("%d schedules, %d looks at what would be served, %d gaps, %d dead subscriptions, %d served in the end", n, hits, gaps, dead, served)
+	t.Logf("%d schedules, %d looks at what would be served, %d gaps, %d dead subscriptions, %d served in the end", n,
+		hits, gaps, dead, served)
 	if hits < 10*n || gaps < int64(n) || dead < n/10 {
 		t.Error("the schedules do not fit")
 	}
@@ -55,8 +56,10 @@ func TestTrackKeepsWhatIsTrue(t *testing.T) {
 	for seed := range schedules() / 10 {
 		w := newWorld(seed, none, 8*time.Second)
 		w.run()
-		if w.t.gaps+w.t.lapses > 0 || w.dead > 0 || w.epoch != 1 || w.trust < w.now+worldBound/4 || len(w.violations) > 0 {
-			t.Fatalf("seed %d: %d gaps, %d lapses, %d dead, %d clears, trusted until %d at %d, %v", seed, w.t.gaps, w.t.lapses, w.dead, w.epoch, w.trust, w.now, w.violations)
+		if w.t.gaps+w.t.lapses > 0 || w.dead > 0 || w.epoch != 1 || w.trust < w.now+worldBound/4 ||
+			len(w.violations) > 0 {
+			t.Fatalf("seed %d: %d gaps, %d lapses, %d dead, %d clears, trusted until %d at %d, %v", seed, w.t.gaps,
+				w.t.lapses, w.dead, w.epoch, w.trust, w.now, w.violations)
 		}
 	}
 }
@@ -69,7 +72,8 @@ func TestTrackClearsOnceASession(t *testing.T) {
 		w := newWorld(seed, some, 8*time.Second)
 		w.run()
 		if w.t.gaps > 0 || w.dead > 0 || w.epoch > w.sessions || len(w.violations) > 0 {
-			t.Fatalf("seed %d: %d gaps, %d dead, %d clears in %d sessions, %v", seed, w.t.gaps, w.dead, w.epoch, w.sessions, w.violations)
+			t.Fatalf("seed %d: %d gaps, %d dead, %d clears in %d sessions, %v", seed, w.t.gaps, w.dead, w.epoch,
+				w.sessions, w.violations)
 		}
 	}
 }

@@ -94,7 +94,8 @@ func TestTell(t *testing.T) {
 		}
 		b.check(d.AnnounceBodies(b.ctx, name, bodies("back"), increase))
 		b.until("announced", func() bool { return len(sender.all()) == 1 })
-		if s := d.Stats(); len(other.all()) != 3 || s.Gaps != 0 || s.Received != 3 || s.Malformed != 0 || s.Announced != 1 || other.clears() != 1 {
+		if s := d.Stats(); len(other.all()) != 3 || s.Gaps != 0 || s.Received != 3 || s.Malformed != 0 ||
+			s.Announced != 1 || other.clears() != 1 {
 			t.Errorf("%q, %+v, %d clears", other.all(), s, other.clears())
 		}
 		b.flushScripts()
@@ -139,7 +140,8 @@ func TestFailedAnnouncementWithoutListener(t *testing.T) {
 		b.trusted(deaf)
 		n.failing.Store(true)
 		origin := c.origin.Load()
-		if err := c.AnnounceBodies(b.ctx, "told:{told}", bodies("a", "b"), increase); err != errFailing || c.origin.Load() == origin {
+		if err := c.AnnounceBodies(b.ctx, "told:{told}", bodies("a", "b"), increase); err != errFailing ||
+			c.origin.Load() == origin {
 			t.Errorf("%v; the same origin: %v", err, c.origin.Load() == origin)
 		}
 		n.failing.Store(false)

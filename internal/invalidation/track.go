@@ -9,9 +9,10 @@ import (
 // Memory is the memory tier that a bus keeps consistent. Its methods must be quick, and must not
 // take locks that are held when the bus is called.
 type Memory interface {
-	Forget(stable uint64)           // outdates the keys with this stable hash
-	Clear(rng int)                  // outdates all keys of a range as a precaution: no invalidation is known
-	Void(rng int)                   // outdates all keys of a range, because some have been invalidated and it is unknown which
+	Forget(stable uint64) // outdates the keys with this stable hash
+	Clear(rng int)        // outdates all keys of a range as a precaution: no invalidation is known
+	// outdates all keys of a range, because some have been invalidated and it is unknown which
+	Void(rng int)
 	Trust(rng int, until time.Time) // values read from now on may be served until then; the zero time ends trust
 }
 
@@ -37,14 +38,18 @@ type track struct {
 	bound  time.Duration // duration of trust after a poll that found nothing missing
 	memory Memory        // nil: this process has none
 
-	mu           sync.Mutex
-	session      uint64   // the current subscription; 0: none
-	synced       bool     // a poll that was sent in this session has been replied to
-	gap          bool     // messages before lastReceived are missing, and Memory.Void was not called since
-	lastReceived uint64   // the last announcement; unless gap, all earlier ones were received, or Memory.Void was called after them
+	mu      sync.Mutex
+	session uint64 // the current subscription; 0: none
+	synced  bool   // a poll that was sent in this session has been replied to
+	gap     bool   // messages before lastReceived are missing, and Memory.Void was not called since
+	// the last announcement; unless gap, all earlier ones were received, or Memory.Void was called
+	// after them
+	lastReceived uint64
 	duringPoll   []uint64 // see cover; at most maxDuringPoll numbers since the last poll was sent
-	base         uint64   // the number from the last poll that outdated memory: messages up to it may still arrive, and change nothing
-	missing      uint64   // a number from a poll whose announcement has not been received; 0: none
+	// the number from the last poll that outdated memory: messages up to it may still arrive, and
+	// change nothing
+	base         uint64
+	missing      uint64 // a number from a poll whose announcement has not been received; 0: none
 	missingSince time.Time
 	trusted      time.Time // the end of trust
 
@@ -178,7 +183,8 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 		return false // messages published in between are unknown
 	}
 	complete := last == q.lastReceived || slices.Contains(t.duringPoll, last)
-	if !complete && len(t.duringPoll) == maxDuringPoll && t.duringPoll[maxDuringPoll-1] < last && last <= t.lastReceived {
+	if !complete && len(t.duringPoll) == maxDuringPoll && t.duringPoll[maxDuringPoll-1] < last &&
+		last <= t.lastReceived {
 		return false // last may have been received, but is not in the list
 	}
 	first, late := !t.synced, t.missing != 0

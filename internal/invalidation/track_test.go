@@ -35,8 +35,10 @@ func synced() *follower {
 func (f *follower) want(t *testing.T, received uint64, clears int, trusted int64) {
 	t.Helper()
 	until := f.recorder.trust[0]
-	if ok := until.IsZero() && trusted == 0 || until.Equal(instant(trusted)); f.lastReceived != received || f.clears() != clears || !ok {
-		t.Errorf("received up to %d, cleared %d times, trusted until %d; want %d, %d and %d", f.lastReceived, f.clears(), until.Sub(instant(0)), received, clears, trusted)
+	if ok := until.IsZero() && trusted == 0 || until.Equal(instant(trusted)); f.lastReceived != received ||
+		f.clears() != clears || !ok {
+		t.Errorf("received up to %d, cleared %d times, trusted until %d; want %d, %d and %d", f.lastReceived,
+			f.clears(), until.Sub(instant(0)), received, clears, trusted)
 	}
 }
 
@@ -287,7 +289,8 @@ func TestTrackRules(t *testing.T) {
 			if len(f.duringPoll) > maxDuringPoll {
 				t.Errorf("%d are kept", len(f.duringPoll))
 			}
-			for _, last := range []uint64{10 + maxDuringPoll + 1, n} { // no longer kept: not known to be from this chain
+			for _, last := range []uint64{10 + maxDuringPoll + 1, n} {
+				// no longer kept: not known to be from this chain
 				if f.endPoll(q, last) {
 					t.Errorf("%d: dead", last)
 				}
@@ -307,7 +310,8 @@ func TestTrackRules(t *testing.T) {
 			f.want(t, n, 1, 150)
 		},
 		"more messages during a poll than are kept, when numbers are lost": func(t *testing.T, f *follower) {
-			for _, last := range []uint64{3, 10 + 2*maxDuringPoll + 1} { // before all that are kept; after all that came
+			for _, last := range []uint64{3, 10 + 2*maxDuringPoll + 1} {
+				// before all that are kept; after all that came
 				f := synced()
 				q := f.beginPoll(instant(50))
 				n := f.flood(1, 10)

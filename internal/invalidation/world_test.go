@@ -67,7 +67,8 @@ type faults struct {
 func someFaults(r *rand.Rand) faults {
 	some := func(most int) int { return max(r.IntN(2*most)-most, 0) }
 	return faults{
-		drop: some(30), deaf: some(10), reorder: some(20), slow: some(20), flush: some(15), rollback: some(15), leave: some(20), silent: r.IntN(101), pollLost: some(30), pollSlow: some(30),
+		drop: some(30), deaf: some(10), reorder: some(20), slow: some(20), flush: some(15), rollback: some(15),
+		leave: some(20), silent: r.IntN(101), pollLost: some(30), pollSlow: some(30),
 	}
 }
 
@@ -164,7 +165,8 @@ func (w *world) check() {
 		w.hits++
 		for _, a := range w.acked[key] {
 			if a.time <= w.now-worldBound && a.version > m.version {
-				w.violate("key %d is served as of version %d, but %d was acknowledged at %d", key, m.version, a.version, a.time)
+				w.violate("key %d is served as of version %d, but %d was acknowledged at %d", key, m.version,
+					a.version, a.time)
 				return
 			}
 		}
@@ -374,7 +376,8 @@ func (w *world) poll() {
 		}
 		w.after(back, func() {
 			dead := w.t.endPoll(q, last)
-			w.say("answered: %d, dead: %v; the track has %d, missing %d, trusted until %d", last, dead, w.t.lastReceived, w.t.missing, w.trust)
+			w.say("answered: %d, dead: %v; the track has %d, missing %d, trusted until %d", last, dead,
+				w.t.lastReceived, w.t.missing, w.trust)
 			if dead {
 				w.dead++
 				w.lose()

@@ -92,7 +92,8 @@ func TestDecoder(t *testing.T) {
 	decodes[time.Time](t, "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.678+02:00")
 	decodes[netip.Addr](t, "10.1.2.3", "::1", "")
 
-	for _, text := range []string{"", " 1", "1 ", "+1", "01", "-0", "00", "1_000", "0x1", "1.0", "١", "one", "-", "9223372036854775808", "1e3", "1\x00"} {
+	for _, text := range []string{"", " 1", "1 ", "+1", "01", "-0", "00", "1_000", "0x1", "1.0", "١", "one", "-",
+		"9223372036854775808", "1e3", "1\x00"} {
 		declines[int](t, text)
 		declines[int64](t, text)
 		declines[orderID](t, text)
@@ -169,7 +170,8 @@ func TestDecoderLetsGoexitPass(t *testing.T) {
 
 // A decoded key always has the decoded text, and each key is decoded from its own text.
 func FuzzDecodeKey(f *testing.F) {
-	for _, text := range []string{"", "0", "-1", "007", "255", "256", "-32769", "18446744073709551615", "1.5 a", "NaN", "panic", "Ann", "10.1.2.3", "2026-01-02T03:04:05Z"} {
+	for _, text := range []string{"", "0", "-1", "007", "255", "256", "-32769", "18446744073709551615", "1.5 a", "NaN",
+		"panic", "Ann", "10.1.2.3", "2026-01-02T03:04:05Z"} {
 		f.Add(text, int64(42))
 	}
 	f.Fuzz(func(t *testing.T, text string, n int64) {

@@ -54,7 +54,8 @@ func checkName(t *testing.T, n Namespace, text, suffix string) (name, tag string
 	case tag == "", strings.Contains(tag, "}"):
 		t.Errorf("%q has the tag %q", text, tag)
 	case slotText(name) != tag, slotText(name+suffix) != tag:
-		t.Errorf("%q is named %q: the slot is of %q, with %q behind it of %q", text, name, slotText(name), suffix, slotText(name+suffix))
+		t.Errorf("%q is named %q: the slot is of %q, with %q behind it of %q", text, name, slotText(name), suffix,
+			slotText(name+suffix))
 	case long != (len(text) > 256):
 		t.Errorf("%d bytes, long: %t", len(text), long)
 	case !long && unescape(tag) != text:
@@ -81,7 +82,8 @@ func checkPair(t *testing.T, n Namespace, a, b string) (tagA, tagB string) {
 // It sees that the guard tag_unescaped is missing.
 func TestKeysShareTheirSlot(t *testing.T) {
 	n := NewNamespace("p", "users", "1")
-	texts := []string{"", "a", "}", "{", "{}", "}{", "a}b", "{a}b", "%", "%7D", "%25", "%%", "a%7Db", "}}", "%~", "\x00", "\xff}\n"}
+	texts := []string{"", "a", "}", "{", "{}", "}{", "a}b", "{a}b", "%", "%7D", "%25", "%%", "a%7Db", "}}", "%~",
+		"\x00", "\xff}\n"}
 	for _, g := range golden {
 		texts = append(texts, g.text, g.tag)
 	}

@@ -30,7 +30,8 @@ func Encoder[K comparable](custom func(K) string, caught func(recovered any) err
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return func(k K) (string, error) { return strconv.FormatUint(reflect.ValueOf(k).Uint(), 10), nil }, nil
 	default:
-		return nil, fmt.Errorf("keys of type %s have no text form: use a string, an integer or an encoding.TextMarshaler, or set LoaderOptions.Key", t)
+		return nil, fmt.Errorf("keys of type %s have no text form: use a string, an integer or an "+
+			"encoding.TextMarshaler, or set LoaderOptions.Key", t)
 	}
 }
 

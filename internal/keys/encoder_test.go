@@ -123,7 +123,8 @@ func TestKeysWithoutTextAreRefused(t *testing.T) {
 
 func refused[K comparable](t *testing.T, name string) {
 	t.Helper()
-	want := "keys of type " + name + " have no text form: use a string, an integer or an encoding.TextMarshaler, or set LoaderOptions.Key"
+	want := "keys of type " + name +
+		" have no text form: use a string, an integer or an encoding.TextMarshaler, or set LoaderOptions.Key"
 	if encode, err := Encoder[K](nil, caught); encode != nil || err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -39,7 +39,8 @@ func Identify[K comparable](custom bool) (id Identity[K], err error) {
 	case custom:
 		w.times = nil // the user's function may write the zone
 	case w.shared != "":
-		return id, fmt.Errorf("keys of type %s %s: equal keys need not be ==, and a caller could change a cached one: use a type without pointers, such as a string, or set LoaderOptions.Key", t, w.shared)
+		return id, fmt.Errorf("keys of type %s %s: equal keys need not be ==, and a caller could change a cached "+
+			"one: use a type without pointers, such as a string, or set LoaderOptions.Key", t, w.shared)
 	default:
 		if err := leavesOut[K](); err != nil {
 			return id, err
@@ -157,7 +158,8 @@ func leavesOut[K comparable]() error {
 			continue
 		}
 		if lost, _ := carry.LeftOut(reflect.New(t), i, inner, text, true); lost != "" {
-			return fmt.Errorf("keys of type %s have the MarshalText of the embedded %s, which leaves out the field %s: give the type a MarshalText of its own, or set LoaderOptions.Key", t, inner, lost)
+			return fmt.Errorf("keys of type %s have the MarshalText of the embedded %s, which leaves out the field "+
+				"%s: give the type a MarshalText of its own, or set LoaderOptions.Key", t, inner, lost)
 		}
 	}
 	return nil

@@ -93,7 +93,8 @@ func byText[K comparable](t *testing.T, want string) {
 	if want == "" {
 		return
 	}
-	want = fmt.Sprintf("keys of type %v %s: equal keys need not be ==, and a caller could change a cached one: use a type without pointers, such as a string, or set LoaderOptions.Key", reflect.TypeFor[K](), want)
+	want = fmt.Sprintf("keys of type %v %s: equal keys need not be ==, and a caller could change a cached one: use a "+
+		"type without pointers, such as a string, or set LoaderOptions.Key", reflect.TypeFor[K](), want)
 	if _, err := Identify[K](false); err == nil || err.Error() != want {
 		t.Errorf("%v\nwant %s", err, want)
 	}
@@ -112,13 +113,15 @@ func berlin(t *testing.T) *time.Location {
 // Equal instants are one key, even if their zones, locations or monotonic clocks differ.
 func TestTimesAreInstants(t *testing.T) {
 	now := time.Now() // has a monotonic clock
-	same := []time.Time{now, now.UTC(), now.Round(0), now.In(berlin(t)), now.In(berlin(t)), now.In(time.FixedZone("", 17)), time.Unix(0, now.UnixNano())}
+	same := []time.Time{now, now.UTC(), now.Round(0), now.In(berlin(t)), now.In(berlin(t)),
+		now.In(time.FixedZone("", 17)), time.Unix(0, now.UnixNano())}
 	oneKey(t, same...)
 	var buckets []bucket
 	var days []day
 	var deep []nested
 	for _, moment := range same {
-		buckets, days, deep = append(buckets, bucket{moment}), append(days, day(moment)), append(deep, nested{days: [2]day{day(moment), day(moment)}, in: struct{ time time.Time }{moment}})
+		buckets, days, deep = append(buckets, bucket{moment}), append(days, day(moment)), append(deep,
+			nested{days: [2]day{day(moment), day(moment)}, in: struct{ time time.Time }{moment}})
 	}
 	oneKey(t, buckets...)
 	oneKey(t, days...)
@@ -222,8 +225,10 @@ func TestKeysWithPointers(t *testing.T) {
 func TestEmbeddedTexts(t *testing.T) {
 	lost := func(err error, typ, field string) {
 		t.Helper()
-		want := "keys of type keys." + typ + " have the MarshalText of the embedded time.Time, which leaves out the field " + field + ": "
-		if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.HasSuffix(err.Error(), "or set LoaderOptions.Key") {
+		want := "keys of type keys." + typ +
+			" have the MarshalText of the embedded time.Time, which leaves out the field " + field + ": "
+		if err == nil || !strings.HasPrefix(err.Error(), want) ||
+			!strings.HasSuffix(err.Error(), "or set LoaderOptions.Key") {
 			t.Errorf("%v\nwant %s", err, want)
 		}
 	}

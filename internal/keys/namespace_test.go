@@ -91,7 +91,8 @@ func TestNamespacesDiffer(t *testing.T) {
 // text.
 func TestGroupHash(t *testing.T) {
 	for _, group := range []string{"", "a", "category:books", strings.Repeat("g", 300)} {
-		if got := GroupHash("users", group); got != xxhash.Sum64String("users\x00\x00group\x00"+group) || got == NewNamespace("p", "users", "1").Hash(group) {
+		if got := GroupHash("users", group); got != xxhash.Sum64String("users\x00\x00group\x00"+group) ||
+			got == NewNamespace("p", "users", "1").Hash(group) {
 			t.Errorf("%.20q hashes to %#x", group, got)
 		}
 	}
@@ -103,7 +104,8 @@ func TestValidName(t *testing.T) {
 			t.Errorf("%q is not valid", s)
 		}
 	}
-	for _, s := range []string{"", "a b", "a:b", "{", "}", "a\n", "\n", "\x00", "é", "ａ", "\xff", "a/b", "a*", "[", "`", "@", "^"} {
+	for _, s := range []string{"", "a b", "a:b", "{", "}", "a\n", "\n", "\x00", "é", "ａ", "\xff", "a/b", "a*", "[", "`",
+		"@", "^"} {
 		if ValidName(s) {
 			t.Errorf("%q is valid", s)
 		}

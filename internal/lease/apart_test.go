@@ -165,7 +165,8 @@ func TestTripsAreNotTooLong(t *testing.T) {
 		})
 	}
 	g := &b.store.reads.one
-	testenv.Eventually(t, "a reader who goes by himself", func() bool { return len(b.store.largeTrips) == maxLargeTrips })
+	testenv.Eventually(t, "a reader who goes by himself",
+		func() bool { return len(b.store.largeTrips) == maxLargeTrips })
 	g.mu.Lock()
 	if g.next != nil && g.next.weight > tripBytes {
 		t.Errorf("the next trip is %+v", g.next)
@@ -212,7 +213,8 @@ func TestTripsOfFirstLookupsAreNotTooLong(t *testing.T) {
 			for i := range 300 {
 				readers.Go(func() { take(sizes, keys[:1+i%2]...) })
 			}
-			testenv.Eventually(t, "lookups in trips of their own", func() bool { return len(b.store.largeTrips) == maxLargeTrips })
+			testenv.Eventually(t, "lookups in trips of their own",
+				func() bool { return len(b.store.largeTrips) == maxLargeTrips })
 			close(h.release)
 			readers.Wait()
 			if most.n > tripBytes+tripBytes/8 || most.n < tripBytes/2 && name == "single" {
@@ -281,7 +283,8 @@ type deadlines struct{ tell func(time.Duration) }
 func (deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (d deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if end, ok := ctx.Deadline(); ok && (cmd.Name() == "evalsha" || len(cmd.Args()) > 3 && cmd.Args()[3] == "ifeq") {
+		if end, ok := ctx.Deadline(); ok &&
+			(cmd.Name() == "evalsha" || len(cmd.Args()) > 3 && cmd.Args()[3] == "ifeq") {
 			d.tell(time.Until(end))
 		}
 		return next(ctx, cmd)
@@ -307,7 +310,8 @@ func TestLongFillsHaveMoreTime(t *testing.T) {
 	for _, c := range []struct {
 		bytes    int
 		min, max time.Duration
-	}{{100, 0, timeout}, {FirstRead - 1000, 0, timeout}, {bytesPerTimeout, 2*timeout - timeout/2, 2 * timeout * 11 / 10}} {
+	}{{100, 0, timeout}, {FirstRead - 1000, 0, timeout},
+		{bytesPerTimeout, 2*timeout - timeout/2, 2 * timeout * 11 / 10}} {
 		b.delete("k")
 		b.put("k", Entry{Codec: 4, Payload: longBytes(c.bytes)}, long)
 		if last < c.min || last > c.max {

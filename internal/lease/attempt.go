@@ -21,9 +21,11 @@ const maxSends = 2
 // many attempts in one trip. Each step leaves its result in State and Err. An Attempt is used by
 // one goroutine at a time.
 type Attempt struct {
-	State State  // the result of the last Take or Claim; after a read, the caller sets it
-	Err   error  // the error of the last step
-	Young uint64 // a recent generation of the key's loader, during which the key may be on hold; 0 if the generation is old
+	State State // the result of the last Take or Claim; after a read, the caller sets it
+	Err   error // the error of the last step
+	// a recent generation of the key's loader, during which the key may be on hold; 0 if the
+	// generation is old
+	Young uint64
 
 	key   string
 	life  time.Duration
@@ -98,8 +100,10 @@ func (s *Store) Claim(ctx context.Context, attempts []*Attempt) {
 		case "held":
 			return State{Kind: Held}, nil
 		case "busy":
-			h := []byte(parts[1])                                                                                 // a lease, or the beginning of an entry
-			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) { // an earlier claim of this attempt
+			// a lease, or the beginning of an entry
+			h := []byte(parts[1])
+			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) {
+				// an earlier claim of this attempt
 				a.token, a.owns, a.header, a.expiry = Token(h[tokenAt:leaseSize]), ownsClaim, h, "-1"
 				return State{Kind: Mine}, nil
 			}
@@ -117,7 +121,10 @@ func (s *Store) Claim(ctx context.Context, attempts []*Attempt) {
 //
 // Two failures do not count for sends. After a closed connection, the next request uses another
 // connection. After a partialError, the next request runs a separate script for each key.
-func (s *Store) request(ctx context.Context, attempts []*Attempt, sends int, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
+func (s *Store) request(
+	ctx context.Context, attempts []*Attempt, sends int, send func([]*Attempt, replyFunc),
+	parse func(*Attempt, any, error) (State, error),
+) {
 	stale := 0
 	for i := 0; i < sends && len(attempts) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {
 		for _, a := range attempts {
@@ -219,13 +226,15 @@ func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life t
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)
 	if b := appendEntry(nil, e); len(b) > maxScriptBytes {
-		if stored, err = s.exchangeByRename(ctx, key, token, e.Stamp, b, life); err == nil || !conn.IsReply(err) || conn.Unable(err) {
+		if stored, err = s.exchangeByRename(ctx, key, token, e.Stamp, b, life); err == nil || !conn.IsReply(err) ||
+			conn.Unable(err) {
 			return stored, err
 		}
 	}
-	s.evalAll(ctx, []*Attempt{&a}, scriptCall{Script: exchangeScript, once: true, args: func(to []any, _ *Attempt) []any {
-		return append(to, appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds())
-	}, reply: func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})
+	s.evalAll(ctx, []*Attempt{&a},
+		scriptCall{Script: exchangeScript, once: true, args: func(to []any, _ *Attempt) []any {
+			return append(to, appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds())
+		}, reply: func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})
 	return stored, err
 }
 
@@ -340,7 +349,8 @@ func (s *Store) takeBySet(ctx context.Context, attempts []*Attempt, reply replyF
 		keys[i] = a.key
 	}
 	s.Read(ctx, new(Sizes), keys, func(i int, held *State, err error) {
-		if err == nil && len(held.Raw) == 0 { // the key is gone by now, or it is an empty string, for which SET with NX fails
+		if err == nil && len(held.Raw) == 0 {
+			// the key is gone by now, or it is an empty string, for which SET with NX fails
 			others = append(others, existing[i])
 		} else {
 			reply(existing[i], string(held.Raw), err)

@@ -67,7 +67,9 @@ const maxInlineKeys = 128
 // an idle machine. On a cluster this also applies to few concurrent readers, because they seldom
 // have keys of the same node. Otherwise readKeys joins a shared trip. If the inline read timed out,
 // it does so with new commands.
-func (b *batcher) readKeys(ctx context.Context, keys []string, weight int64, cmds []redis.Cmder) ([]redis.Cmder, conn.Sent) {
+func (b *batcher) readKeys(
+	ctx context.Context, keys []string, weight int64, cmds []redis.Cmder,
+) ([]redis.Cmder, conn.Sent) {
 	b.store.readers.Add(1)
 	defer b.store.readers.Add(-1)
 	if !b.store.conn.Bounded() || len(keys) > maxInlineKeys || !b.beginInline() {
@@ -89,7 +91,8 @@ func (b *batcher) tryInline(ctx context.Context, wait time.Duration, cmds []redi
 	defer cancel()
 	began := time.Now()
 	b.store.conn.Process(short, cmds)
-	late = ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
+	late = ctx.Err() == nil &&
+		slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
 	if !late { // after a late reply the keys are read again, and that trip is recorded
 		b.store.trips.observe(began, cmds)
 		b.store.conn.Note(ctx, cmds)

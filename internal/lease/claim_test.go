@@ -234,7 +234,9 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	b.claim(a, Mine)
 	b.delete("k")
 	b.put("k", Entry{Codec: 4, Payload: []byte("second")}, 5*time.Second)
-	if err := b.rdb.Eval(b.ctx, claimScript.Source, []string{a.key}, appendLease(nil, lost), lost[:], a.life.Milliseconds(), "").Err(); err != nil { // it arrives
+	if err := b.rdb.Eval(b.ctx, claimScript.Source, []string{a.key}, appendLease(nil, lost), lost[:],
+		a.life.Milliseconds(), "").Err(); err != nil {
+		// it arrives
 		t.Fatal(err)
 	}
 	b.release(a)
@@ -246,7 +248,8 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 // After a failed reload, reads of the entry do not try again for a while. An explicit reload does.
 func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		want := Entry{Codec: 5, Cost: time.Second, Payload: []byte("old"), Expiry: time.UnixMilli(time.Now().UnixMilli())}
+		want := Entry{Codec: 5, Cost: time.Second, Payload: []byte("old"),
+			Expiry: time.UnixMilli(time.Now().UnixMilli())}
 		b.put("k", want, 30*time.Second)
 		explicit := b.attempt("k")
 		b.claim(explicit, Mine)
@@ -308,7 +311,8 @@ func TestOnlyTheEntryThatWasReadIsClaimed(t *testing.T) {
 func TestTaken(t *testing.T) {
 	now := time.UnixMilli(1<<40 + 5)
 	for left, want := range map[time.Duration]bool{
-		0: false, -time.Millisecond: false, time.Millisecond: true, time.Hour: true, time.Hour + time.Millisecond: false, -time.Hour: false,
+		0: false, -time.Millisecond: false, time.Millisecond: true, time.Hour: true,
+		time.Hour + time.Millisecond: false, -time.Hour: false,
 	} {
 		e := Entry{Claimed: true, ClaimEnds: uint32(now.Add(left).UnixMilli())}
 		if got := e.Taken(now); got != want {

@@ -20,9 +20,11 @@ var corpus = [][]byte{
 	appendLease(nil, corpusToken),
 	append(appendLease(nil, corpusToken), 0),
 	appendEntry(nil, Entry{}),
-	appendEntry(nil, Entry{Null: true, Claimed: true, Codec: 15, Stamp: corpusToken, Expiry: time.UnixMilli(1<<48 - 1), Cost: time.Hour, Payload: []byte("v")}),
+	appendEntry(nil, Entry{Null: true, Claimed: true, Codec: 15, Stamp: corpusToken, Expiry: time.UnixMilli(1<<48 - 1),
+		Cost: time.Hour, Payload: []byte("v")}),
 	appendEntry(nil, Entry{Codec: 1})[:headerSize-1],
-	appendEntry(nil, Entry{Codec: 1, Grouped: true, Known: 1 << 52, Groups: groups.SetOf(1, 1<<63), Payload: []byte("v")}),
+	appendEntry(nil, Entry{Codec: 1, Grouped: true, Known: 1 << 52, Groups: groups.SetOf(1, 1<<63),
+		Payload: []byte("v")}),
 	appendEntry(nil, Entry{Null: true, Grouped: true, Claimed: true}),
 	appendEntry(nil, Entry{Codec: 1, Grouped: true, Groups: make([]byte, 8*MaxGroups)}),
 	appendEntry(nil, Entry{Codec: 1, Grouped: true, Groups: make([]byte, 8*MaxGroups+8)}), // too many

@@ -86,21 +86,26 @@ func (t Token) String() string { return hex.EncodeToString(t[:]) }
 
 // An Entry is a cached value, or the cached absence of a row.
 type Entry struct {
-	Null       bool          // the row does not exist
-	Compressed bool          // Payload is compressed
-	Keyed      bool          // Key precedes the payload, because the name in Redis contains only its hash
-	Codec      uint8         // the encoding of Payload, 0 to 15
-	Claimed    bool          // the entry has a claim, live or expired: a refresh is in progress or has failed, or its process has died
+	Null       bool  // the row does not exist
+	Compressed bool  // Payload is compressed
+	Keyed      bool  // Key precedes the payload, because the name in Redis contains only its hash
+	Codec      uint8 // the encoding of Payload, 0 to 15
+	// the entry has a claim, live or expired: a refresh is in progress or has failed, or its
+	// process has died
+	Claimed    bool
 	ClaimEnds  uint32        // the end of the claim, if Claimed: see the layout
 	Stamp      Token         // the token of the load that stored the entry, or that claims it
 	Expiry     time.Time     // the end of the soft life, by the clock of the process that stored the entry
 	Cost       time.Duration // how long the load took; 0 if Claimed
 	Generation uint64        // the generation of the loader when the load began; an older one is outdated
-	Grouped    bool          // the loader of the process that stored the entry has groups; then Known and Groups are set
-	Known      uint64        // groups.Log.Last before the load began
-	Groups     groups.Set    // at most MaxGroups; after a read it aliases the raw bytes
-	Key        string        // the key of a keyed entry that is to be stored; after a read it is the beginning of Payload instead
-	Payload    []byte
+	// the loader of the process that stored the entry has groups; then Known and Groups are set
+	Grouped bool
+	Known   uint64     // groups.Log.Last before the load began
+	Groups  groups.Set // at most MaxGroups; after a read it aliases the raw bytes
+	// the key of a keyed entry that is to be stored; after a read it is the beginning of Payload
+	// instead
+	Key     string
+	Payload []byte
 }
 
 // MaxGroups is the maximum number of groups of an entry.

@@ -18,8 +18,10 @@ type replyFunc func(a *Attempt, v any, err error)
 // A scriptCall is a script that runs on the keys of attempts.
 type scriptCall struct {
 	conn.Script
-	once  bool                             // a request for leases, which must not be repeated when a reply is lost
-	first *Sizes                           // of a script that is also the first lookup, and has its timeout: the sizes of replies; otherwise nil
+	once bool // a request for leases, which must not be repeated when a reply is lost
+	// of a script that is also the first lookup, and has its timeout: the sizes of replies;
+	// otherwise nil
+	first *Sizes
 	args  func(to []any, a *Attempt) []any // appends the arguments of the script for the key of a
 	reply replyFunc                        // called for each attempt, with the result of the script or an error
 }
@@ -59,7 +61,10 @@ func (s *Store) wide(attempts []*Attempt) bool {
 
 // evalParts runs a script by one command for each part. If the server does not know the script,
 // evalParts sends it again in full. Nothing was done then, so the token is not sent twice.
-func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Script, r scriptCall, reply func(part []*Attempt, v any, err error)) {
+func (s *Store) evalParts(
+	ctx context.Context, parts [][]*Attempt, sc conn.Script, r scriptCall,
+	reply func(part []*Attempt, v any, err error),
+) {
 	eval := func(name, body string, parts [][]*Attempt) (unknown [][]*Attempt) {
 		scripts := make([]*redis.Cmd, len(parts))
 		for i, part := range parts {
@@ -159,7 +164,9 @@ func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, to *batchers, re
 }
 
 // sendWeighed is send for scripts whose replies have about weight bytes together.
-func (s *Store) sendWeighed(ctx context.Context, scripts []*redis.Cmd, to *batchers, weight int64, reply func(i int, v any, err error)) {
+func (s *Store) sendWeighed(
+	ctx context.Context, scripts []*redis.Cmd, to *batchers, weight int64, reply func(i int, v any, err error),
+) {
 	cmds := make([]redis.Cmder, len(scripts))
 	for i, sc := range scripts {
 		cmds[i] = sc

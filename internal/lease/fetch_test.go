@@ -34,19 +34,22 @@ func (b *backend) look(key string) (s State) {
 // A first look shows the beginning of what is long, and Fetch all of it.
 func TestLongEntries(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		for _, n := range []int{0, 1, FirstRead - headerSize - 1, FirstRead - headerSize, FirstRead, FirstRead + chunk - headerSize, FirstRead + chunk, 3 * chunk} {
+		for _, n := range []int{0, 1, FirstRead - headerSize - 1, FirstRead - headerSize, FirstRead,
+			FirstRead + chunk - headerSize, FirstRead + chunk, 3 * chunk} {
 			payload := longBytes(n)
 			b.delete("k")
 			b.put("k", Entry{Codec: 4, Payload: payload}, long)
 			s := b.look("k")
-			if wantLong := n+headerSize >= FirstRead; s.Kind != Stored || s.Long != wantLong || len(s.Raw) != min(n+headerSize, FirstRead) {
+			if wantLong := n+headerSize >= FirstRead; s.Kind != Stored || s.Long != wantLong ||
+				len(s.Raw) != min(n+headerSize, FirstRead) {
 				t.Fatalf("%d bytes: kind %d, long %v, %d of them", n, s.Kind, s.Long, len(s.Raw))
 			} else if !wantLong {
 				continue
 			}
 			whole, err := b.store.Fetch(b.ctx, "k", s.Raw, n+headerSize)
 			b.check(err)
-			if whole.Kind != Stored || whole.Long || !bytes.Equal(whole.Entry.Payload, payload) || whole.Entry.Stamp != s.Entry.Stamp {
+			if whole.Kind != Stored || whole.Long || !bytes.Equal(whole.Entry.Payload, payload) ||
+				whole.Entry.Stamp != s.Entry.Stamp {
 				t.Errorf("%d bytes: kind %d, %d bytes of payload", n, whole.Kind, len(whole.Entry.Payload))
 			}
 			whole, err = b.store.Fetch(b.ctx, "k", s.Raw, n+headerSize-1)

@@ -134,7 +134,8 @@ func (s *Store) fillByCompare(ctx context.Context, attempts []*Attempt) (others 
 	cmds := make([]*redis.Cmd, len(leases))
 	for i, a := range leases {
 		f := a.filling
-		cmds[i] = redis.NewCmd(ctx, "set", a.key, f.entry(), "ifeq", appendLease(nil, a.token), "px", f.Life.Milliseconds())
+		cmds[i] = redis.NewCmd(ctx, "set", a.key, f.entry(), "ifeq", appendLease(nil, a.token), "px",
+			f.Life.Milliseconds())
 	}
 	s.send(ctx, cmds, &s.changes, func(i int, _ any, err error) {
 		switch {

@@ -64,7 +64,8 @@ func fillAll(t *testing.T, b *backend, removed string, keys ...string) {
 	for _, key := range keys {
 		a := b.attempt(key)
 		b.take(a, Mine)
-		fs = append(fs, &Filling{Attempt: a.Attempt, Entry: Entry{Codec: 4, Payload: []byte("value of " + key)}, Life: long})
+		fs = append(fs, &Filling{Attempt: a.Attempt, Entry: Entry{Codec: 4, Payload: []byte("value of " + key)},
+			Life: long})
 	}
 	if removed != "" {
 		b.delete(removed)

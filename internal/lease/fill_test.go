@@ -34,9 +34,12 @@ func TestFillStoresTheEntry(t *testing.T) {
 
 func sameEntry(t *testing.T, got, want Entry) {
 	t.Helper()
-	if got.Null != want.Null || got.Compressed != want.Compressed || got.Keyed != want.Keyed || got.Codec != want.Codec || got.Claimed != want.Claimed || got.Stamp != want.Stamp ||
-		!got.Expiry.Equal(want.Expiry) || got.Cost != want.Cost || got.ClaimEnds != want.ClaimEnds && want.ClaimEnds != 0 ||
-		got.Grouped != want.Grouped || got.Known != want.Known || string(got.Groups) != string(want.Groups) || string(got.Payload) != string(want.Payload) {
+	if got.Null != want.Null || got.Compressed != want.Compressed || got.Keyed != want.Keyed ||
+		got.Codec != want.Codec || got.Claimed != want.Claimed || got.Stamp != want.Stamp ||
+		!got.Expiry.Equal(want.Expiry) || got.Cost != want.Cost || got.ClaimEnds != want.ClaimEnds &&
+		want.ClaimEnds != 0 ||
+		got.Grouped != want.Grouped || got.Known != want.Known || string(got.Groups) != string(want.Groups) ||
+		string(got.Payload) != string(want.Payload) {
 		got.Payload, want.Payload = got.Payload[:min(len(got.Payload), 100)], want.Payload[:min(len(want.Payload), 100)]
 		t.Errorf("the entry is\n%+v, want\n%+v", got, want)
 	}

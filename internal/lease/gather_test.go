@@ -94,7 +94,8 @@ func TestReadsShareTrips(t *testing.T) {
 	}{"single": {single, 1}, "cluster": {testenv.SharedCluster(t).Client(t), 3}} {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, c.rdb)
-			b.store.Read(b.ctx, new(Sizes), []string{"k"}, func(int, *State, error) {}) // now the client knows the nodes
+			// now the client knows the nodes
+			b.store.Read(b.ctx, new(Sizes), []string{"k"}, func(int, *State, error) {})
 			g := newGate(c.rdb)
 			var readers sync.WaitGroup
 			const n = 90
@@ -106,7 +107,8 @@ func TestReadsShareTrips(t *testing.T) {
 						}
 					})
 				})
-				testenv.Eventually(t, "a read that is sent or waits", func() bool { _, sent := g.sent(); return sent+b.store.waiting() > i })
+				testenv.Eventually(t, "a read that is sent or waits",
+					func() bool { _, sent := g.sent(); return sent+b.store.waiting() > i })
 			}
 			trips, sent := g.sent()
 			if len(trips) > c.nodes*maxTrips {
@@ -145,18 +147,21 @@ func TestFirstReadersReadInline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(func() { c.rdb.Close() })
 			b := newBackend(t, c.rdb)
-			b.store.Read(b.ctx, new(Sizes), []string{"{k}"}, func(int, *State, error) {}) // now the client knows the nodes
+			// now the client knows the nodes
+			b.store.Read(b.ctx, new(Sizes), []string{"{k}"}, func(int, *State, error) {})
 			g := newGate(c.rdb)
 			var readers sync.WaitGroup
 			for i := range maxTrips + 2 {
 				readers.Go(func() {
-					b.store.First(b.ctx, new(Sizes), []string{fmt.Sprint("{k}", i)}, func(_ int, held *State, err error) {
-						if err != nil || held.Kind != Absent {
-							t.Error(held.Kind, err)
-						}
-					})
+					b.store.First(b.ctx, new(Sizes), []string{fmt.Sprint("{k}", i)},
+						func(_ int, held *State, err error) {
+							if err != nil || held.Kind != Absent {
+								t.Error(held.Kind, err)
+							}
+						})
 				})
-				testenv.Eventually(t, "a read that is sent or waits", func() bool { _, sent := g.sent(); return sent+b.store.waiting() > i })
+				testenv.Eventually(t, "a read that is sent or waits",
+					func() bool { _, sent := g.sent(); return sent+b.store.waiting() > i })
 			}
 			g.mu.Lock()
 			inline := g.inline

@@ -35,7 +35,8 @@ var hangingClients = map[string]func(addr string) redis.UniversalClient{
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ReadTimeout: readTimeout()})
 	},
 	"cluster with context time-outs": func(addr string) redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true, ReadTimeout: readTimeout()})
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, ContextTimeoutEnabled: true,
+			ReadTimeout: readTimeout()})
 	},
 }
 

@@ -42,7 +42,8 @@ func NewToken() string {
 // mark that an invalidation has removed since.
 func Mark(token string, life time.Duration) func(ctx context.Context, key string) redis.Cmder {
 	return func(ctx context.Context, key string) redis.Cmder {
-		return conn.Once(redis.NewCmd(ctx, "eval", markScript.Source, 1, key, appendMark(nil, token), life.Milliseconds()))
+		return conn.Once(redis.NewCmd(ctx, "eval", markScript.Source, 1, key, appendMark(nil, token),
+			life.Milliseconds()))
 	}
 }
 

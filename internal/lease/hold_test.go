@@ -116,7 +116,8 @@ func (b *backend) mark(key, token string, life time.Duration) {
 
 func (b *backend) exchange(key string, want bool) {
 	b.t.Helper()
-	if stored, err := b.store.Exchange(b.ctx, key, mine, Entry{Codec: 4, Payload: []byte("written")}, long); err != nil || stored != want {
+	if stored, err := b.store.Exchange(b.ctx, key, mine, Entry{Codec: 4, Payload: []byte("written")},
+		long); err != nil || stored != want {
 		b.t.Fatalf("exchange: %v, %v, want %v", stored, err, want)
 	}
 }

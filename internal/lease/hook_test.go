@@ -50,11 +50,13 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 				b.put("good", Entry{Codec: 4, Payload: []byte("v")}, long)
 				read := func(keys ...string) (errs []error) {
 					done := make(chan []error)
-					for _, f := range []func(context.Context, *Sizes, []string, func(int, *State, error)){b.store.First, b.store.Read} {
+					for _, f := range []func(context.Context, *Sizes, []string,
+						func(int, *State, error)){b.store.First, b.store.Read} {
 						go func() {
 							var errs []error
 							defer func() { done <- errs }() // also of a goroutine that exits
-							f(t.Context(), new(Sizes), keys, func(_ int, _ *State, err error) { errs = append(errs, err) })
+							f(t.Context(), new(Sizes), keys,
+								func(_ int, _ *State, err error) { errs = append(errs, err) })
 						}()
 						errs = append(errs, <-done...)
 					}

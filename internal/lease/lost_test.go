@@ -24,7 +24,8 @@ func lossy(t *testing.T, f func(t *testing.T, n *network, broken bool)) {
 		if broken {
 			limit = testenv.Hang
 		}
-		for kind, networkFor := range map[string]func(*testing.T, *testenv.Redis, time.Duration) *network{"client": networkOf, "cluster": clusterNetworkOf} {
+		for kind, networkFor := range map[string]func(*testing.T, *testenv.Redis,
+			time.Duration) *network{"client": networkOf, "cluster": clusterNetworkOf} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				f(t, networkFor(t, testenv.StartRedis(t), limit), broken)
@@ -87,7 +88,8 @@ func TestDelayedClaimDoesNotGiveTheNewEntryTheOldLife(t *testing.T) {
 		a := n.attempt("k")
 		arrive := n.hold(broken)
 		n.claim(a, Mine)
-		n.fill(a, Entry{Codec: 4, Payload: []byte("new"), Expiry: time.Now().Add(20 * time.Second)}, 20*time.Second, true)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("new"), Expiry: time.Now().Add(20 * time.Second)},
+			20*time.Second, true)
 		arrive()
 		s := n.payload("k", "new")
 		if end := time.Until(s.Entry.Expiry); !s.Entry.Claimed || end > long {
@@ -105,7 +107,8 @@ func TestDelayedClaimDoesNotGiveTheNewEntryTheOldLife(t *testing.T) {
 }
 
 func TestLostReplyOfATakeIsAdopted(t *testing.T) {
-	for name, n := range map[string]*network{"client": newNetwork(t, 30*time.Second), "cluster": newClusterNetwork(t, 30*time.Second)} {
+	for name, n := range map[string]*network{"client": newNetwork(t, 30*time.Second),
+		"cluster": newClusterNetwork(t, 30*time.Second)} {
 		n.disturb(testenv.LoseReply)
 		a := n.attempt(name)
 		n.take(a, Mine)
@@ -120,7 +123,8 @@ func TestLostReplyOfATakeIsAdopted(t *testing.T) {
 
 func TestLostRepliesOfATakeAreAdoptedByRead(t *testing.T) {
 	n := newNetwork(t, 30*time.Second)
-	all := slices.Repeat([]testenv.Action{testenv.LoseReply}, maxSends+conn.MaxStale) // by a connection of the pool each time
+	// by a connection of the pool each time
+	all := slices.Repeat([]testenv.Action{testenv.LoseReply}, maxSends+conn.MaxStale)
 	n.disturb(all...)
 	a := n.attempt("k")
 	if s, err := a.Take(n.ctx, nil); err == nil || s.Kind == Mine {
@@ -208,7 +212,9 @@ func TestDelayedFillIsRefused(t *testing.T) {
 // For any fate of a request for a lease and of its reply, its token is never sent again, neither by
 // the store nor by go-redis.
 func TestTokenOfALeaseIsSentOnce(t *testing.T) {
-	const wait = 150 * time.Millisecond // for a reply that is late; an attempt that comes too late to the next one has sent all that may be sent
+	// for a reply that is late; an attempt that comes too late to the next one has sent all that
+	// may be sent
+	const wait = 150 * time.Millisecond
 	late := [][]testenv.Action{{testenv.Delay(2 * wait)}}
 	lost := [][]testenv.Action{
 		{},
@@ -251,7 +257,8 @@ func TestTokenOfALeaseIsSentOnce(t *testing.T) {
 					mu.Lock()
 					losses = append([]testenv.Action(nil), l...)
 					mu.Unlock()
-					if want += len(l) + 1; strings.HasSuffix(name, "late") { // else the connection was closed, which is no try
+					if want += len(l) + 1; strings.HasSuffix(name, "late") {
+						// else the connection was closed, which is no try
 						want += min(len(l)+1, maxSends) - (len(l) + 1)
 					}
 					a := n.attempt(fmt.Sprint(name, i, claim))

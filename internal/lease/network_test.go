@@ -133,7 +133,8 @@ func (n *network) changes() int {
 // way; what comes then passes.
 func (n *network) disturb(actions ...testenv.Action) {
 	n.proxy.OnRequest(func(chunk []byte) testenv.Action {
-		if len(actions) == 0 || !bytes.Contains(chunk, []byte("evalsha")) && !bytes.Contains(chunk, []byte("\r\nnx\r\n")) {
+		if len(actions) == 0 || !bytes.Contains(chunk, []byte("evalsha")) &&
+			!bytes.Contains(chunk, []byte("\r\nnx\r\n")) {
 			return testenv.Pass
 		}
 		a := actions[0]

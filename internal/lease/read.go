@@ -97,7 +97,9 @@ func (s *Store) readShared(ctx context.Context, first bool, sizes *Sizes, keys [
 
 // readAll reads a few keys in one trip. It reads many keys in parts, so that each part arrives
 // within its timeout, and does not delay other readers.
-func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []string, found func(i int, s *State, err error)) {
+func (s *Store) readAll(
+	ctx context.Context, first bool, sizes *Sizes, keys []string, found func(i int, s *State, err error),
+) {
 	if sizes.FitShared(len(keys)) && len(keys) <= manyKeys {
 		cmds, sent := s.readShared(ctx, first, sizes, keys)
 		if !report(cmds, sent, sizes, found) && len(keys) > fewKeys && ctx.Err() == nil {
@@ -169,7 +171,8 @@ func (p *partedRead) next(ctx context.Context, keys []string, found func(i int, 
 	var sent conn.Sent
 	if len(part) > fewKeys {
 		cmds = readCommands(ctx, names)
-		sent = p.sendLarge(ctx, p.reads.one.wait/2, cmds) // half a timeout: with a second attempt, in smaller parts, it is one and a half at most
+		// half a timeout: with a second attempt, in smaller parts, it is one and a half at most
+		sent = p.sendLarge(ctx, p.reads.one.wait/2, cmds)
 	} else {
 		cmds, sent = p.readShared(ctx, p.first, p.sizes, names)
 	}

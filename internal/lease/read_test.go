@@ -9,11 +9,13 @@ import (
 // TestDecodeForWhoLooks: the beginning of an entry has the same information as all of it, and a
 // mark names its owner.
 func TestDecodeForWhoLooks(t *testing.T) {
-	e := Entry{Codec: 3, Keyed: true, Key: "key", Payload: []byte("payload"), Stamp: newToken(), Expiry: time.UnixMilli(1790000000123), Cost: 1500 * time.Microsecond, Generation: 7}
+	e := Entry{Codec: 3, Keyed: true, Key: "key", Payload: []byte("payload"), Stamp: newToken(),
+		Expiry: time.UnixMilli(1790000000123), Cost: 1500 * time.Microsecond, Generation: 7}
 	b := appendEntry(nil, e)
 	for _, cut := range [][]byte{b, b[:HeadSize]} {
 		s := Decode(cut)
-		if s.Kind != Stored || s.Entry.Stamp != e.Stamp || !s.Entry.Expiry.Equal(e.Expiry) || s.Entry.Cost != e.Cost || s.Entry.Generation != 7 || s.Entry.Codec != 3 || !s.Entry.Keyed {
+		if s.Kind != Stored || s.Entry.Stamp != e.Stamp || !s.Entry.Expiry.Equal(e.Expiry) || s.Entry.Cost != e.Cost ||
+			s.Entry.Generation != 7 || s.Entry.Codec != 3 || !s.Entry.Keyed {
 			t.Errorf("of %d bytes it reads %+v", len(cut), s)
 		}
 		if !bytes.HasPrefix([]byte("keypayload"), s.Entry.Payload) {

@@ -108,7 +108,9 @@ func (s *Store) fillByRename(ctx context.Context, attempts []*Attempt) (refused,
 
 // exchangeByRename is Exchange for the bytes of a long entry, in one trip. An error reply means
 // that nothing was stored: see fillByRename.
-func (s *Store) exchangeByRename(ctx context.Context, key, token string, stamp Token, entry []byte, life time.Duration) (stored bool, err error) {
+func (s *Store) exchangeByRename(
+	ctx context.Context, key, token string, stamp Token, entry []byte, life time.Duration,
+) (stored bool, err error) {
 	temporary, set := setTemporary(ctx, key, stamp, entry)
 	rename := redis.NewCmd(ctx, "eval", exchangeScript.Source, 3, key, keys.Hold(key), temporary,
 		appendMark(nil, token), "", life.Milliseconds(), s.lag.Milliseconds())

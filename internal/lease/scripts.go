@@ -89,7 +89,9 @@ for i = 1, #KEYS do
   if string.sub(h, 3, 14) ~= ARGV[at] then
     stored[i] = 0
   else
-    if string.byte(h, 1) ~= 0xE1 or string.byte(h, 2) % 2 == 1 then redis.call('SET', KEYS[i], ARGV[at + 1], 'PX', ARGV[at + 2]) end
+    if string.byte(h, 1) ~= 0xE1 or string.byte(h, 2) % 2 == 1 then
+      redis.call('SET', KEYS[i], ARGV[at + 1], 'PX', ARGV[at + 2])
+    end
     stored[i] = 1
   end
 end
@@ -160,7 +162,8 @@ local h = redis.call('GETRANGE', KEYS[1], 0, 23)
 local flags = string.byte(h, 2)
 if string.byte(h, 1) ~= 0xE1 or #h < 24 then return redis.call('DEL', KEYS[1]) end
 local cost = flags % 2 == 1 and string.char(0, 0, 0, 0) or string.sub(h, 21, 24)
-local set = redis.pcall('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2) .. ARGV[1] .. string.rep(string.char(0), 6) .. cost)
+local set = redis.pcall('SETRANGE', KEYS[1], 1, string.char(flags - flags % 2) .. ARGV[1] ..
+  string.rep(string.char(0), 6) .. cost)
 if type(set) == 'table' then redis.call('DEL', KEYS[1]) end
 return 1`)
 

@@ -58,7 +58,8 @@ func TestRedisOutOfMemoryIsAnError(t *testing.T) {
 		}
 	}
 	for name, a := range map[string]single{"lease": leased, "claim": claimed} {
-		if stored, err := a.Fill(b.ctx, Entry{Codec: 4, Payload: []byte("new")}, long); stored || !redis.HasErrorPrefix(err, "OOM") {
+		if stored, err := a.Fill(b.ctx, Entry{Codec: 4, Payload: []byte("new")}, long); stored ||
+			!redis.HasErrorPrefix(err, "OOM") {
 			t.Errorf("fill of a %s: %v, %v", name, stored, err)
 		}
 	}

@@ -63,7 +63,8 @@ func TestManyKeysAtOnce(t *testing.T) {
 		for range 2 { // the second time they recognise themselves
 			b.store.Fill(b.ctx, fs)
 			for _, f := range fs {
-				if want := f.key != keys[0] && f.key != keys[150] && f.key != "never taken"; f.Stored != want || f.Err != nil {
+				if want := f.key != keys[0] && f.key != keys[150] && f.key != "never taken"; f.Stored != want ||
+					f.Err != nil {
 					t.Errorf("%s: stored %v, %v", f.key, f.Stored, f.Err)
 				}
 			}

@@ -34,7 +34,8 @@ func TestWhole(t *testing.T) {
 	defer cancel()
 	ctx, loan := Whole(caller)
 	deadline, _ := caller.Deadline()
-	if got, ok := ctx.Deadline(); !ok || got != deadline || ctx.Done() != caller.Done() || ctx.Err() != nil || ctx.Value(key{}) != "own" {
+	if got, ok := ctx.Deadline(); !ok || got != deadline || ctx.Done() != caller.Done() || ctx.Err() != nil ||
+		ctx.Value(key{}) != "own" {
 		t.Error("it is not the caller's context")
 	}
 	made, done := context.WithCancel(ctx)

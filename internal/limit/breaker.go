@@ -71,7 +71,8 @@ func NewBreaker(share float64, d time.Duration, onChange func(open bool)) *Break
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) { // b.mu is locked
 			b.epoch++
-			if onChange != nil && (from == gobreaker.StateClosed || to == gobreaker.StateClosed) { // not between open and half open
+			if onChange != nil && (from == gobreaker.StateClosed || to == gobreaker.StateClosed) {
+				// not between open and half open
 				onChange(to != gobreaker.StateClosed)
 			}
 		},

@@ -73,7 +73,8 @@ func TestClasses(t *testing.T) {
 				})
 				synctest.Wait()
 				first.Leave()
-				got.want(t, "outer", "nested 1", "nested 2", "foreground 1", "foreground 2", "background 1", "background 2")
+				got.want(t, "outer", "nested 1", "nested 2", "foreground 1", "foreground 2", "background 1",
+					"background 2")
 				refusedNone(t, d)
 			})
 		})
@@ -96,7 +97,8 @@ func TestBackgroundMakesRoom(t *testing.T) {
 		got.begin(t, d, "foreground 3", Call{})
 		first.Leave()
 		full := ": " + ErrFull.Error()
-		got.want(t, "background 3"+full, "background 2"+full, "background 1"+full, "foreground 3"+full, "nested", "foreground 1", "foreground 2")
+		got.want(t, "background 3"+full, "background 2"+full, "background 1"+full, "foreground 3"+full, "nested",
+			"foreground 1", "foreground 2")
 		refusedNone(t, d)
 	})
 }

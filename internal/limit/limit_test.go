@@ -145,7 +145,8 @@ func TestWaitEnds(t *testing.T) {
 // One boundedWait is for all that a call waits for.
 func TestWaitIsForAllTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Admission{Loader: New(Options{AtOnce: 1, Queue: 1}), Shared: New(Options{AtOnce: 1, Queue: 5}), MaxWait: time.Second}
+		d := &Admission{Loader: New(Options{AtOnce: 1, Queue: 1}), Shared: New(Options{AtOnce: 1, Queue: 5}),
+			MaxWait: time.Second}
 		other := enter(t, &Admission{Shared: d.Shared})
 		pass := &Pass{from: &Admission{Loader: d.Loader}, placed: true}
 		if err := d.Loader.enter(nil, nil, foreground); err != nil {
@@ -161,7 +162,8 @@ func TestWaitIsForAllTogether(t *testing.T) {
 
 func TestContextEndsTheWait(t *testing.T) {
 	cause := errors.New("the cause")
-	for name, o := range map[string]Options{"place": {AtOnce: 1, Queue: 1}, "rate": {Rate: 0.1, Queue: 2}, "turn": {Rate: 0.1, Queue: 2}} {
+	for name, o := range map[string]Options{"place": {AtOnce: 1, Queue: 1}, "rate": {Rate: 0.1, Queue: 2},
+		"turn": {Rate: 0.1, Queue: 2}} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &Admission{Shared: New(o), MaxWait: time.Minute}
 			first := enter(t, d)

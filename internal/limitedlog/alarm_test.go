@@ -15,7 +15,8 @@ func TestAlarm(t *testing.T) {
 		broken := errors.New("broken")
 		fails := func(step string, times int, want bool) {
 			t.Helper()
-			if f, tell := a.Failed(step, broken); tell != want || f.Times != times || f.Err != broken || f.Last.Sub(f.Since) > time.Hour {
+			if f, tell := a.Failed(step, broken); tell != want || f.Times != times || f.Err != broken ||
+				f.Last.Sub(f.Since) > time.Hour {
 				t.Errorf("%s: %v, %+v", step, tell, f)
 			}
 		}

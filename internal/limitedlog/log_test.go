@@ -23,7 +23,8 @@ func TestQuiet(t *testing.T) {
 			l.Warn("it rains", "b", nil)
 			l.Inform("the sun shines", "")
 		}
-		kept.Has(t, `level=WARN msg="cacheaside: it rains" loader=a error=broken`, `level=WARN msg="cacheaside: it rains" loader=b`, `level=INFO msg="cacheaside: the sun shines"`)
+		kept.Has(t, `level=WARN msg="cacheaside: it rains" loader=a error=broken`,
+			`level=WARN msg="cacheaside: it rains" loader=b`, `level=INFO msg="cacheaside: the sun shines"`)
 		time.Sleep(QuietFor)
 		l.Warn("it rains", "a", errors.New("broken"))
 		kept.Has(t, `level=WARN msg="cacheaside: it rains" loader=a error=broken times=1000`)

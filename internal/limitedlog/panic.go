@@ -69,7 +69,8 @@ func panicOf(r slog.Record) (p *Panic) {
 // errors, Stringers, strings and numbers: other goroutines may change them.
 func (p *Panic) text() (text string) {
 	switch v := p.Value.(type) {
-	case error, fmt.Stringer, string, bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64, uintptr, float32, float64, complex64, complex128:
+	case error, fmt.Stringer, string, bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64,
+		uintptr, float32, float64, complex64, complex128:
 		text = fmt.Sprint(v) // recovers from panics of the methods
 	default:
 		text = fmt.Sprintf("a %T", v)

@@ -27,10 +27,11 @@ func TestPanicFields(t *testing.T) {
 		t.Helper()
 		all := make(map[string]string)
 		var kept testenv.Log
-		to := slog.New(slog.NewJSONHandler(&kept, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			all[a.Key] = a.Value.String()
-			return a
-		}}))
+		to := slog.New(slog.NewJSONHandler(&kept,
+			&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				all[a.Key] = a.Value.String()
+				return a
+			}}))
 		Guarded(to).Warn("it failed", "key", 7, "err", err)
 		if all["msg"] != "it failed" || all["key"] != "7" {
 			t.Errorf("%q", all)
@@ -58,7 +59,8 @@ func TestPanicFields(t *testing.T) {
 		p := recovered(c.value)
 		for _, err := range []error{p, fmt.Errorf("wrapped: %w", errors.Join(errors.New("another"), p))} {
 			f := fields(err)
-			if f["panic"] != c.text || !strings.Contains(f["stack"], "TestPanicFields") || strings.Contains(f["err"], "secret") || !strings.Contains(f["err"], fmt.Sprintf("the source panicked with a %T", c.value)) {
+			if f["panic"] != c.text || !strings.Contains(f["stack"], "TestPanicFields") || strings.Contains(f["err"],
+				"secret") || !strings.Contains(f["err"], fmt.Sprintf("the source panicked with a %T", c.value)) {
 				t.Errorf("a panic with a %T: %q", c.value, f)
 			}
 		}

@@ -64,7 +64,8 @@ func Check(key cacheaside.Key) error {
 	}
 	for _, part := range parts(&key) {
 		if len(*part.text) > part.most {
-			return fmt.Errorf("key#%016x: its %s has %d bytes: an outbox stores at most %d", key.Hash(), part.field, len(*part.text), part.most)
+			return fmt.Errorf("key#%016x: its %s has %d bytes: an outbox stores at most %d", key.Hash(), part.field,
+				len(*part.text), part.most)
 		}
 	}
 	return nil

@@ -107,7 +107,8 @@ func TestAll(t *testing.T) {
 // so invalidates nothing by the name of the group.
 func TestGroup(t *testing.T) {
 	want := Item{Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}
-	for n, from := range []Item{want, {Key: cacheaside.Key{Loader: "user", Version: "v", Text: "team:7", Group: true}}, {Key: want.Key, Admit: true}} {
+	for n, from := range []Item{want, {Key: cacheaside.Key{Loader: "user", Version: "v", Text: "team:7", Group: true}},
+		{Key: want.Key, Admit: true}} {
 		m := Encode([]Item{from})[0]
 		if got, err := Decode(m); err != nil || len(got) != 1 || got[0] != want {
 			t.Errorf("%d: %v, %v", n, got, err)
@@ -119,7 +120,8 @@ func TestGroup(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	for _, key := range []cacheaside.Key{{}, {Loader: "a b"}, {Loader: strings.Repeat("l", maxName+1)}, {Loader: "user", Version: strings.Repeat("v", maxName+1)}, {Loader: "user", Text: strings.Repeat("secret", maxText/6+1)}} {
+	for _, key := range []cacheaside.Key{{}, {Loader: "a b"}, {Loader: strings.Repeat("l", maxName+1)},
+		{Loader: "user", Version: strings.Repeat("v", maxName+1)}, {Loader: "user", Text: strings.Repeat("secret", maxText/6+1)}} {
 		if err := Check(key); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v: %.200v", key, err)
 		}
@@ -129,7 +131,8 @@ func TestCheck(t *testing.T) {
 // Decode reads any message within the message's own size in memory, and Encode writes each accepted
 // item back to the same message.
 func FuzzDecode(f *testing.F) {
-	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Admit: true}, {Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}})[0])
+	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Admit: true},
+		{Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}})[0])
 	f.Add([]byte{version1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0})
 	f.Fuzz(func(t *testing.T, m []byte) {
 		items, err := Decode(m)

@@ -24,7 +24,8 @@ func TestBudget(t *testing.T) {
 	})
 	t.Run("structs", func(t *testing.T) {
 		fillBudget(t, 35_000, func(i int) row {
-			r := row{ID: int64(i), Name: fmt.Sprint("row ", i), At: time.Now(), Counts: map[string]int{}, Parent: &row{Name: fmt.Sprint("parent ", i)}}
+			r := row{ID: int64(i), Name: fmt.Sprint("row ", i), At: time.Now(), Counts: map[string]int{},
+				Parent: &row{Name: fmt.Sprint("parent ", i)}}
 			for j := range 5 {
 				r.Tags = append(r.Tags, fmt.Sprint("tag ", i, j))
 				r.Counts[fmt.Sprint("count ", i, j)] = j
@@ -45,7 +46,8 @@ func TestSmallestBudget(t *testing.T) {
 	tier.Wait()
 	empty := heap()
 	for i := range n {
-		put(tier, hashOf(i), &Item[int, string]{Key: i, Value: strings.Repeat("x", 192)}, 8+16+192, time.Hour, time.Hour)
+		put(tier, hashOf(i), &Item[int, string]{Key: i, Value: strings.Repeat("x", 192)}, 8+16+192, time.Hour,
+			time.Hour)
 		if i%100 == 0 {
 			tier.Wait()
 		}
@@ -70,7 +72,8 @@ func fillBudget[V any](t *testing.T, n int, value func(int) V) {
 	tier := newTier(t, budget)
 	for i := range n {
 		v := value(i)
-		put(tier, uint64(i)*0x9e3779b97f4a7c15, &Item[int, V]{Key: i, Value: v}, weighTo(i, tier.Largest())+weighTo(v, tier.Largest()), time.Hour, time.Hour)
+		put(tier, uint64(i)*0x9e3779b97f4a7c15, &Item[int, V]{Key: i, Value: v},
+			weighTo(i, tier.Largest())+weighTo(v, tier.Largest()), time.Hour, time.Hour)
 		if i%1000 == 0 {
 			tier.Wait() // or most would be dropped before they are looked at
 		}

@@ -17,7 +17,8 @@ func TestItemOfGroups(t *testing.T) {
 		for group := range uint64(members + 1) {
 			tier := newTier(t, 1<<20)
 			versions := tier.Groups(groups.SetOf(100, 101, 102, 103, 104))
-			item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: versions}, Key: "a"}
+			item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: versions},
+				Key: "a"}
 			put(tier, 1, item, 8, time.Minute, time.Minute)
 			tier.Wait()
 			check := func(want bool) {
@@ -26,7 +27,8 @@ func TestItemOfGroups(t *testing.T) {
 				h, _ := tier.Get(1, &noEras)
 				_, _, stale := tier.GetStale(1, &noEras)
 				if live != want || (h != nil) != want || stale != want || tier.GroupsCurrent(versions) != want {
-					t.Errorf("group %d: live %v and %v, stale %v, current %v, want %v", group, live, h != nil, stale, tier.GroupsCurrent(versions), want)
+					t.Errorf("group %d: live %v and %v, stale %v, current %v, want %v", group, live, h != nil, stale,
+						tier.GroupsCurrent(versions), want)
 				}
 			}
 			check(true)
@@ -34,7 +36,8 @@ func TestItemOfGroups(t *testing.T) {
 			if _, _, stale := tier.GetStale(1, &noEras); !stale || !tier.GroupsCurrent(versions) {
 				t.Error("a precaution ends it")
 			}
-			again := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: versions}, Key: "a"}
+			again := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2),
+				Groups: versions}, Key: "a"}
 			put(tier, 1, again, 8, time.Minute, time.Minute)
 			tier.Wait()
 			check(true)
@@ -63,7 +66,8 @@ func TestVersionsOfGroups(t *testing.T) {
 func TestExpireKeepsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := newTier(t, 1<<20)
-		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: tier.Groups(groups.SetOf(100))}, Key: "a"}
+		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2),
+			Groups: tier.Groups(groups.SetOf(100))}, Key: "a"}
 		put(tier, 1, item, 8, time.Minute, time.Minute)
 		tier.Wait()
 		again := &Item[string, int]{Key: "a"}
@@ -85,7 +89,8 @@ func TestKeepWithGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := newTier(t, 1<<20)
 		tier.Trust(0, time.Time{})
-		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: tier.Groups(groups.SetOf(100))}, Key: "a"}
+		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2),
+			Groups: tier.Groups(groups.SetOf(100))}, Key: "a"}
 		tier.Keep(1, item.Whole(), 8, time.Now().Add(time.Minute))
 		tier.Wait()
 		if h, _ := tier.Get(1, &noEras); h == nil {

@@ -99,7 +99,9 @@ func (i *index) find(stable uint64) (n indexed, ok bool) {
 // its items. read is the time when the item's read began. If there is no item, none reports
 // whether certainly no item was set at or before the given age of the tier. A negative age is
 // from before the tier was created.
-func (t *Tier) Look(stable uint64, generations *Generations, longest, age time.Duration) (h *Header, read time.Duration, none bool) {
+func (t *Tier) Look(
+	stable uint64, generations *Generations, longest, age time.Duration,
+) (h *Header, read time.Duration, none bool) {
 	i := t.index.Load()
 	var entry indexed
 	ok := false

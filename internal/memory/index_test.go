@@ -32,7 +32,8 @@ func TestIndex(t *testing.T) {
 	for key := range uint64(n) {
 		stable := key * 3
 		tier.Note(key, stable, time.Duration(key))
-		put(tier, key, &Item[uint64, uint64]{Header: Header{Generation: generations.Range(0), Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: key}, 16, time.Hour, time.Hour)
+		put(tier, key, &Item[uint64, uint64]{Header: Header{Generation: generations.Range(0), Stripe: Stripe(stable),
+			Version: tier.Version(0, stable)}, Key: key}, 16, time.Hour, time.Hour)
 		if key%1000 == 0 {
 			for old := range uint64(100) { // so that they stay in memory
 				Get[uint64, uint64](tier, old, &generations, old)

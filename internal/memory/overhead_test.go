@@ -23,7 +23,8 @@ func TestOverheadOfAnItem(t *testing.T) {
 		keys[i] = fmt.Sprintf("product:%012d", i)
 	}
 	bare := func() func() {
-		c, err := ristretto.NewCache(&ristretto.Config[string, *row]{NumCounters: 10 * n, MaxCost: 1 << 40, BufferItems: 64, IgnoreInternalCost: true})
+		c, err := ristretto.NewCache(&ristretto.Config[string, *row]{NumCounters: 10 * n, MaxCost: 1 << 40,
+			BufferItems: 64, IgnoreInternalCost: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -211,7 +211,8 @@ func TestQueuesCountWhatIsHeld(t *testing.T) {
 	})
 	q := &tier.queues
 	if bytes != q.window.bytes+q.main.bytes || stored != q.stored || stored != inRistretto {
-		t.Errorf("%d bytes, counted %d; %d stored, counted %d, in ristretto %d", bytes, q.window.bytes+q.main.bytes, stored, q.stored, inRistretto)
+		t.Errorf("%d bytes, counted %d; %d stored, counted %d, in ristretto %d", bytes, q.window.bytes+q.main.bytes,
+			stored, q.stored, inRistretto)
 	}
 	if bytes > q.total-tableSpace(q.peak) || stored == 0 || len(held) < 100 {
 		t.Errorf("%d items of %d bytes, of at most %d; %d stored", len(held), bytes, q.total-tableSpace(q.peak), stored)

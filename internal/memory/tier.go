@@ -133,7 +133,9 @@ func (t *Tier) Left(h *Header) time.Duration { return h.soft - time.Since(t.star
 
 // Get returns the live item of key and the current time on the tier's clock. hash is the hash of
 // key, and generations are those of its loader.
-func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K) (item *Item[K, V], now time.Duration, ok bool) {
+func Get[K comparable, V any](
+	t *Tier, hash uint64, generations *Generations, key K,
+) (item *Item[K, V], now time.Duration, ok bool) {
 	h, now := t.live(hash, generations)
 	if h == nil {
 		return nil, 0, false

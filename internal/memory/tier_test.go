@@ -34,7 +34,8 @@ func put[K comparable, V any](tier *Tier, hash uint64, item *Item[K, V], weight 
 func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, value V, life time.Duration) {
 	t.Helper()
 	stable := hash + 1000 // any other number
-	put(tier, hash, &Item[K, V]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: key, Value: value}, 8, life, life)
+	put(tier, hash, &Item[K, V]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: key,
+		Value: value}, 8, life, life)
 	tier.Wait()
 	if item, _, ok := Get[K, V](tier, hash, &noEras, key); !ok || item.Key != key {
 		t.Fatal("an item is not there")
@@ -64,7 +65,8 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 		"bump":    func() { tier.versions.Bump(stable) },
 		"advance": func() { tier.Advance(0, stable, tier.Version(0, stable)) },
 	} {
-		put(tier, hash, &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: "a"}, 8, time.Minute, time.Minute)
+		put(tier, hash, &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)},
+			Key: "a"}, 8, time.Minute, time.Minute)
 		tier.Wait()
 		if _, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok {
 			t.Fatal("the item is not there")
@@ -80,14 +82,16 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	const hash, stable = 1, 2
-	stale := &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: "a", Value: 1}
+	stale := &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: "a",
+		Value: 1}
 	tier.Invalidate(hash, stable)
 	put(tier, hash, stale, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 		t.Errorf("a stale item is served: %+v", item)
 	}
-	put(tier, hash, &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: "a", Value: 2}, 8, time.Minute, time.Minute)
+	put(tier, hash, &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)},
+		Key: "a", Value: 2}, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok || item.Value != 2 {
 		t.Errorf("the fresh item: %+v, %v", item, ok)
@@ -211,7 +215,8 @@ func TestCloseRacesEverything(t *testing.T) {
 					key := (i + w) % 100
 					hash := uint64(key)
 					version := tier.Version(0, hash)
-					put(tier, hash, &Item[int, string]{Header: Header{Stripe: Stripe(hash), Version: version}, Key: key, Value: fmt.Sprint(key)}, 8, time.Minute, time.Minute)
+					put(tier, hash, &Item[int, string]{Header: Header{Stripe: Stripe(hash), Version: version}, Key: key,
+						Value: fmt.Sprint(key)}, 8, time.Minute, time.Minute)
 					if item, _, ok := Get[int, string](tier, hash, &noEras, key); ok && item.Value != fmt.Sprint(key) {
 						t.Errorf("the item of %d is %q", key, item.Value)
 					}

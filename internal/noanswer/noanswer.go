@@ -72,7 +72,8 @@ func Possible(err error) bool {
 	}
 	_, ofNetwork := errors.AsType[net.Error](err)
 	_, ofSystem := errors.AsType[syscall.Errno](err)
-	return ofNetwork || ofSystem || IsTimeout(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+	return ofNetwork || ofSystem || IsTimeout(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed)
 }
 
 // Is reports whether err is or wraps an Error.

@@ -45,7 +45,8 @@ func TestFor(t *testing.T) {
 		"a reply":                 {over, reply, nil, reply, context.DeadlineExceeded, "ERR a reply"},
 	} {
 		err := Wrap(c.ctx, c.err, "S", "GET", time.Now(), c.reason)
-		if c.is != nil && !errors.Is(err, c.is) || c.not != nil && errors.Is(err, c.not) || !strings.Contains(err.Error(), c.says) {
+		if c.is != nil && !errors.Is(err, c.is) || c.not != nil && errors.Is(err, c.not) ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want one that is %v, not %v, and says %q", name, err, c.is, c.not, c.says)
 		}
 	}

@@ -62,7 +62,8 @@ func (l Lock) Held(now time.Time) bool { return l.Holder != "-" && l.Until.After
 // lock.
 func Parse(value string) (l Lock, ok bool) {
 	words := strings.Split(value, " ")
-	if len(words) != 5 || words[0] != "L1" || words[1] == "" || strings.ContainsAny(words[1], "\t\n\v\f\r") || words[4] != "0" && words[4] != "1" {
+	if len(words) != 5 || words[0] != "L1" || words[1] == "" || strings.ContainsAny(words[1], "\t\n\v\f\r") ||
+		words[4] != "0" && words[4] != "1" {
 		return Lock{}, false
 	}
 	var until int64

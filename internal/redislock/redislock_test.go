@@ -30,13 +30,15 @@ func TestNames(t *testing.T) {
 func TestParse(t *testing.T) {
 	now := time.UnixMilli(1790000000000)
 	l, ok := Parse("L1 abc 1790000000000001 1790000000500 1")
-	if !ok || l.Holder != "abc" || l.Token != 1790000000000001 || !l.Waited || !l.Held(now) || l.Held(now.Add(time.Second)) {
+	if !ok || l.Holder != "abc" || l.Token != 1790000000000001 || !l.Waited || !l.Held(now) ||
+		l.Held(now.Add(time.Second)) {
 		t.Errorf("%+v, %v", l, ok)
 	}
 	if l, ok := Parse("L1 - 5 0 0"); !ok || l.Held(now) || l.Token != 5 {
 		t.Errorf("%+v, %v", l, ok)
 	}
-	for _, bad := range []string{"", "L1", "L2 a 1 1 0", "L1 a 1 1 2", "L1  1 1 0", "L1 a -1 1 0", "L1 a +1 1 0", "L1 a 1 12345678901234567 0", "L1 a 1 1 0 0", "L1 a\n 1 1 0", "L1 a x 1 0"} {
+	for _, bad := range []string{"", "L1", "L2 a 1 1 0", "L1 a 1 1 2", "L1  1 1 0", "L1 a -1 1 0", "L1 a +1 1 0",
+		"L1 a 1 12345678901234567 0", "L1 a 1 1 0 0", "L1 a\n 1 1 0", "L1 a x 1 0"} {
 		if l, ok := Parse(bad); ok {
 			t.Errorf("%q is taken for %+v", bad, l)
 		}
@@ -48,7 +50,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("L1 abc 1790000000000001 1790000000500 1")
 	f.Fuzz(func(t *testing.T, value string) {
 		l, ok := Parse(value)
-		if ok && (l.Token < 0 || l.Holder == "" || strings.ContainsAny(l.Holder, " \n") || !strings.HasPrefix(value, "L1 "+l.Holder+" ")) {
+		if ok && (l.Token < 0 || l.Holder == "" || strings.ContainsAny(l.Holder, " \n") ||
+			!strings.HasPrefix(value, "L1 "+l.Holder+" ")) {
 			t.Errorf("%q is %+v", value, l)
 		}
 	})

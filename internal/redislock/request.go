@@ -78,7 +78,10 @@ func Command(ctx context.Context, name, body string, keys []string, args []any) 
 // Eval runs a script with send. If once is set, the client does not repeat the command. If send
 // returns an error, Eval returns it, and the command may still be in use. Otherwise Eval returns
 // the command's own error.
-func Eval(ctx context.Context, send func(context.Context, []redis.Cmder) error, s conn.Script, once bool, keys []string, args ...any) (*redis.Cmd, error) {
+func Eval(
+	ctx context.Context, send func(context.Context, []redis.Cmder) error, s conn.Script, once bool, keys []string,
+	args ...any,
+) (*redis.Cmd, error) {
 	by := func(name, body string) (*redis.Cmd, error) {
 		cmd := Command(ctx, name, body, keys, args)
 		if once {
@@ -100,7 +103,8 @@ func Eval(ctx context.Context, send func(context.Context, []redis.Cmder) error, 
 // the client ignores contexts. The client never repeats the command, so every lost reply is an
 // error.
 func Run(ctx context.Context, c *conn.Conn, s conn.Script, keys []string, args ...any) (Reply, error) {
-	cmd, err := Eval(ctx, func(ctx context.Context, cmds []redis.Cmder) error { c.Process(ctx, cmds); return nil }, s, true, keys, args...)
+	cmd, err := Eval(ctx, func(ctx context.Context, cmds []redis.Cmder) error { c.Process(ctx, cmds); return nil }, s,
+		true, keys, args...)
 	if err != nil {
 		return Reply{}, err
 	}

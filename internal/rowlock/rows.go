@@ -102,7 +102,8 @@ func (a *acquisition) request(ctx context.Context) (g driver.Grant, remaining ti
 			break
 		}
 		g, remaining, err = a.requestOnce(ctx)
-		if err == nil || ctx.Err() != nil || !a.rows.table.Retryable(err) || errors.Is(err, context.DeadlineExceeded) && i > 0 {
+		if err == nil || ctx.Err() != nil || !a.rows.table.Retryable(err) ||
+			errors.Is(err, context.DeadlineExceeded) && i > 0 {
 			break
 		}
 	}
@@ -120,7 +121,8 @@ func (a *acquisition) requestOnce(ctx context.Context) (g driver.Grant, remainin
 		return g, 0, err
 	}
 	// The database never carries out a request that expects another token than this one.
-	a.unresolved = slices.DeleteFunc(a.unresolved, func(r Request) bool { return r.Seen != row.Token && r.ID != row.Owner })
+	a.unresolved = slices.DeleteFunc(a.unresolved,
+		func(r Request) bool { return r.Seen != row.Token && r.ID != row.Owner })
 	mine := a.mine(row)
 	if row.Remaining > 0 && !mine {
 		return g, row.Remaining, nil
@@ -146,7 +148,8 @@ func (a *acquisition) read(ctx context.Context, s *session) (r Row, err error) {
 	}
 	err = s.do(ctx, read)
 	if err == nil && !r.Exists {
-		err = errors.New("the inserted row is missing: row-level security hides it, or the table has another definition (see Schema)")
+		err = errors.New("the inserted row is missing: row-level security hides it, or the table has another " +
+			"definition (see Schema)")
 	}
 	return r, err
 }

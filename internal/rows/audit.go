@@ -45,18 +45,21 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 	if v != audit.Undecided {
 		return audit.Finding{Verdict: v}
 	}
-	return audit.Finding{Verdict: audit.Undecided, Compare: func(ctx context.Context, mayLoad func() bool) measure.Verdict {
-		again := func() audit.Copy {
-			found, _ := lookUp()
-			return found.value
-		}
-		return c.auditKey(found.key, found.text, again, mayLoad).Compare(ctx, found.value)
-	}}
+	return audit.Finding{Verdict: audit.Undecided,
+		Compare: func(ctx context.Context, mayLoad func() bool) measure.Verdict {
+			again := func() audit.Copy {
+				found, _ := lookUp()
+				return found.value
+			}
+			return c.auditKey(found.key, found.text, again, mayLoad).Compare(ctx, found.value)
+		}}
 }
 
 // AuditRedis compares the entry of a key with the database, because it is unknown when the entry
 // was read. An entry with the stamp good was compared before, and is correct.
-func (c *Core) AuditRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
+func (c *Core) AuditRedis(
+	ctx context.Context, key any, good measure.Stamp, mayLoad func() bool,
+) (measure.Verdict, measure.Stamp) {
 	text, err := c.typed.Text(key)
 	if err != nil {
 		return measure.Unknown, measure.Stamp{}
@@ -86,7 +89,9 @@ func (c *Core) withLife(ctx context.Context) (context.Context, func()) {
 
 // redisCopy returns the entry of a key in Redis. Its verdict is audit.Undecided if a read would
 // be served that entry.
-func (c *Core) redisCopy(ctx context.Context, key any, text string) (found audit.Copy, stamp measure.Stamp, v measure.Verdict) {
+func (c *Core) redisCopy(
+	ctx context.Context, key any, text string,
+) (found audit.Copy, stamp measure.Stamp, v measure.Verdict) {
 	row := &c.roundOf(key, text).Result
 	if stamp, v = c.Fetch.Copy(ctx, row, audit.Undecided); v == audit.Undecided {
 		found = copyOfRound(row)

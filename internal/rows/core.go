@@ -43,7 +43,8 @@ type CoreOptions struct {
 	Shadow              float64
 	Filter              Filter // nil if there is none
 
-	GroupName func(name string) (string, error) // returns the loader's spelling of the name of a group; nil: any name is one
+	// returns the loader's spelling of the name of a group; nil: any name is one
+	GroupName func(name string) (string, error)
 }
 
 // Filter is the part of cacheaside.Filter that loaders need.
@@ -77,7 +78,9 @@ type Groups struct {
 	Warming   *Group
 	Refreshes *Group
 	Direct    *Group // reads the database, for a shadow; otherwise nil
-	Separate  *Group // reads the database with one key per call, for the loads of batches; nil for a loader of single rows
+	// reads the database with one key per call, for the loads of batches; nil for a loader of
+	// single rows
+	Separate *Group
 }
 
 func (g *Groups) forMode(mode fetch.Mode) *Group {
@@ -224,7 +227,8 @@ func (c *Core) ForgetAll() {
 		return
 	}
 	for slots := range m.generations {
-		if generation := m.generations[slots].Load(); generation == nil { // memory may hold values from the time before any generation is known
+		if generation := m.generations[slots].Load(); generation == nil {
+			// memory may hold values from the time before any generation is known
 			m.tier.Clear(slots)
 		} else {
 			again := *generation
@@ -250,7 +254,8 @@ func (c *Core) Known(name string) uint64 { return c.GroupLog.Last(uint8(c.cache.
 
 // discovered is called when another process turns out to use groups for this loader.
 func (c *Core) discovered() {
-	c.cache.Warn("another program invalidates groups of this loader, and this one does not set LoaderOptions.Groups: each invalidation of a group outdates all values of this program", c.options.Fetch.Name, nil)
+	c.cache.Warn("another program invalidates groups of this loader, and this one does not set LoaderOptions.Groups: "+
+		"each invalidation of a group outdates all values of this program", c.options.Fetch.Name, nil)
 }
 
 // LoadAlone loads the rows of rounds within the limits of all loads, without leases and without

@@ -14,13 +14,16 @@ import (
 )
 
 var (
-	errSeveralRows = errors.New("the load function returned different rows for this key, under several keys that have its text")
-	errKeyChanged  = errors.New("the key was changed while it was being loaded")
+	errSeveralRows = errors.New(
+		"the load function returned different rows for this key, under several keys that have its text")
+	errKeyChanged = errors.New("the key was changed while it was being loaded")
 )
 
 // OneByOne converts a load function of one row to a load function of many keys, which must be
 // called with one key.
-func OneByOne[K comparable, V any](load func(context.Context, K) (V, error)) func(ctx context.Context, keys []K) (map[K]V, error) {
+func OneByOne[K comparable, V any](
+	load func(context.Context, K) (V, error),
+) func(ctx context.Context, keys []K) (map[K]V, error) {
 	return func(ctx context.Context, keys []K) (map[K]V, error) {
 		v, err := load(ctx, keys[0])
 		if err != nil {

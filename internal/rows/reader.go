@@ -174,7 +174,9 @@ func (r *Reader[K, V]) GetMany(
 }
 
 // RefreshMany is Refresh for many keys.
-func (r *Reader[K, V]) RefreshMany(ctx context.Context, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
+func (r *Reader[K, V]) RefreshMany(
+	ctx context.Context, keys []K, got func(int, *fetch.Round), failed func(int, error),
+) {
 	r.newRequest(keys, failed).read(ctx, r.Groups.Refreshes, got, failed)
 }
 

@@ -30,7 +30,8 @@ func placeOf(places []int, i int) int {
 
 // subset returns a request for the keys at these indexes of r.
 func (r *request) subset(indexes []int) request {
-	sub := request{texts: make([]string, len(indexes)), places: make([]int, len(indexes)), create: func(i int) *round { return r.create(indexes[i]) }}
+	sub := request{texts: make([]string, len(indexes)), places: make([]int, len(indexes)),
+		create: func(i int) *round { return r.create(indexes[i]) }}
 	for i, place := range indexes {
 		sub.texts[i], sub.places[i] = r.texts[place], r.place(place)
 	}
@@ -127,7 +128,10 @@ func (c *Core) getMany(
 //
 // An error that only wraps fault.LoadCycle is from a load that this load has asked for, so
 // breakCycles returns it.
-func (c *Core) breakCycles(ctx context.Context, mode fetch.Mode, a request, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
+func (c *Core) breakCycles(
+	ctx context.Context, mode fetch.Mode, a request, cycles map[int]error, got func(int, *fetch.Round),
+	failed func(int, error),
+) {
 	var separate []int
 	for i, err := range cycles {
 		if row := c.copyFor(ctx, mode, a.create(i)); row != nil {

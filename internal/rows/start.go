@@ -29,7 +29,8 @@ func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed t
 // newLog returns the log of the loader's groups.
 func (c *Core) newLog() *groups.Loader {
 	o := groups.Options{
-		All: keys.GroupHash(c.options.Fetch.Name, ""), InUse: c.HasGroups(), Local: c.cache.Store == nil, Lag: c.cache.ReplicaLag, Discovered: c.discovered,
+		All: keys.GroupHash(c.options.Fetch.Name, ""), InUse: c.HasGroups(), Local: c.cache.Store == nil,
+		Lag: c.cache.ReplicaLag, Discovered: c.discovered,
 	}
 	if c.memory.tier != nil {
 		o.Forget, o.Void = c.memory.tier.Forget, c.ForgetAll
@@ -43,7 +44,8 @@ func (c *Core) newLog() *groups.Loader {
 func (c *Core) newSource() *source.Source {
 	o, fetchOptions := c.options, c.options.Fetch
 	return source.New(source.Options{
-		Batch: o.Batch, LoadTimeout: fetchOptions.LoadTimeout, ErrorTTL: fetchOptions.ErrorTTL, NotFound: o.NotFound, BadKey: o.BadKey,
+		Batch: o.Batch, LoadTimeout: fetchOptions.LoadTimeout, ErrorTTL: fetchOptions.ErrorTTL, NotFound: o.NotFound,
+		BadKey: o.BadKey,
 		Admission: limit.Admission{
 			Breaker: limit.NewBreaker(o.BreakAt, o.BreakFor, c.logBreaker),
 			Loader:  limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: c.cache.MaxQueue}),
@@ -90,7 +92,8 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 func (c *Core) newGroups() Groups {
 	g := Groups{Plain: c.group(fetch.Plain), Warming: c.group(fetch.Warming)}
 	g.Fresh = g.Plain
-	if c.cache.Store != nil || c.memory.tier != nil || c.Fetch.HasFreshFilter() { // with Redis, another process may use groups
+	if c.cache.Store != nil || c.memory.tier != nil || c.Fetch.HasFreshFilter() {
+		// with Redis, another process may use groups
 		g.Fresh = c.group(fetch.Fresh)
 	}
 	g.Refreshes = flight.New(flight.Hooks[string, fetch.Round]{

@@ -69,7 +69,9 @@ func passOf(ctx context.Context) *limit.Pass {
 // it has fault.LoadCycle at the indexes of the keys that the caller must not wait for: keys that
 // its own load loads, and keys whose loads wait for it. separate means that the keys are loaded
 // separately. Then the caller may wait for keys of batches, see MayLoadSeparately.
-func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i int) (string, bool)) (done func(), refused []error) {
+func (s *Source) Await(
+	ctx context.Context, n int, separate bool, text func(i int) (string, bool),
+) (done func(), refused []error) {
 	waiter := loadOf(ctx)
 	if waiter == nil {
 		return nil, nil

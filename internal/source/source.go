@@ -24,20 +24,25 @@ import (
 // Options are the properties of a loader that a Source needs. All except NotFound and BadKey must
 // be set.
 type Options struct {
-	Batch       bool             // one call is for many keys
-	LoadTimeout time.Duration    // of a call
-	ErrorTTL    time.Duration    // how long a failed load is remembered
-	NotFound    func(error) bool // reports whether an error means that there is no such row; nil: only errors of this module and of database/sql do
+	Batch       bool          // one call is for many keys
+	LoadTimeout time.Duration // of a call
+	ErrorTTL    time.Duration // how long a failed load is remembered
+	// reports whether an error means that there is no such row; nil: only errors of this module and
+	// of database/sql do
+	NotFound func(error) bool
 
-	BadKey func(error) bool // reports whether an error is the fault of its key, in addition to fault.BadKey and badkey.Is; may be nil
+	// reports whether an error is the fault of its key, in addition to fault.BadKey and badkey.Is;
+	// may be nil
+	BadKey func(error) bool
 
 	Admission limit.Admission // limits of the load function
 	Life      context.Context
 
-	Observe  func(ctx context.Context, keys int) (observed context.Context, end func(error)) // observes a call
-	Warn     func(message string, err error)
-	Caught   func(recovered any) error // returns the error of a goroutine that panicked, or called runtime.Goexit if recovered is nil
-	Panicked func(error) bool          // reports whether an error is from Caught
+	Observe func(ctx context.Context, keys int) (observed context.Context, end func(error)) // observes a call
+	Warn    func(message string, err error)
+	// returns the error of a goroutine that panicked, or called runtime.Goexit if recovered is nil
+	Caught   func(recovered any) error
+	Panicked func(error) bool // reports whether an error is from Caught
 }
 
 // A Source calls the load function of a loader. It is safe for concurrent use.
@@ -161,7 +166,8 @@ func (s *Source) call(flight context.Context, p part, call Call) (rows []Row, ag
 	if errors.Is(a.Err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.LoadTimeout) {
 		a.setErr(errors.Join(fault.LoadTimeout, a.Err))
 	}
-	again = len(p.texts) > 1 && a.failedWhole() && s.isBadKey(a.Err) && flight.Err() == nil && time.Since(p.began) < s.options.LoadTimeout
+	again = len(p.texts) > 1 && a.failedWhole() && s.isBadKey(a.Err) && flight.Err() == nil &&
+		time.Since(p.began) < s.options.LoadTimeout
 	rows = s.rowsOf(len(p.texts), a, Row{TTL: l.ttlSet(), Took: time.Since(started), Began: started})
 	outcome = s.verdict(flight, a.Err, rows)
 	if !again {
@@ -210,7 +216,8 @@ func (s *Source) acquire(ctx context.Context, background bool) (*limit.Pass, err
 			err = fmt.Errorf("%w; the last load that failed: %.200s", err, *last)
 		}
 	}
-	if err == nil && s.options.Life.Err() != nil { // Close has ended another load, which freed this place, but not this one
+	if err == nil && s.options.Life.Err() != nil {
+		// Close has ended another load, which freed this place, but not this one
 		pass.Leave()
 		pass.End(limit.Stopped)
 		err = fault.Closed
@@ -236,7 +243,8 @@ func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdi
 		return limit.Stopped
 	case ctx.Err() != nil && !errors.Is(err, fault.LoadTimeout):
 		return limit.Stopped
-	case !slices.ContainsFunc(rows, func(r Row) bool { return !s.isBadKey(r.Err) && !errors.Is(r.Err, fault.LoadFailed) }):
+	case !slices.ContainsFunc(rows,
+		func(r Row) bool { return !s.isBadKey(r.Err) && !errors.Is(r.Err, fault.LoadFailed) }):
 		return limit.Stopped
 	default:
 		text := err.Error()
@@ -313,7 +321,8 @@ func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 			r.Err = noRows
 		default:
 			// The error may be of another loader, which this load has read from.
-			r.Err, r.NotAttempted = reply.Err, errors.Is(reply.Err, fault.Unavailable) || errors.Is(reply.Err, fault.LoadCycle)
+			r.Err, r.NotAttempted = reply.Err, errors.Is(reply.Err, fault.Unavailable) ||
+				errors.Is(reply.Err, fault.LoadCycle)
 		}
 	}
 	s.Unasked.Add(int64(a.Unasked))

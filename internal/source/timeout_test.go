@@ -30,7 +30,8 @@ func TestTimeoutIsNamed(t *testing.T) {
 		rows := s.Load(t.Context(), []string{"a", "b", "c"}, func(ctx context.Context, _, _ int) Returned {
 			<-ctx.Done()
 			err := ctx.Err()
-			return Returned{Replies: []Reply{{Err: err}, {Err: keyErr, OfKey: true}, {Value: "row", Found: true}}, Err: err}
+			return Returned{Replies: []Reply{{Err: err}, {Err: keyErr, OfKey: true}, {Value: "row", Found: true}},
+				Err: err}
 		}, Call{})
 		if !errors.Is(rows[0].Err, fault.LoadTimeout) || !errors.Is(rows[0].Err, context.DeadlineExceeded) {
 			t.Errorf("a key that has failed with the call: %v", rows[0].Err)

@@ -26,11 +26,13 @@ func Micros() string {
 // session's time zone be ambiguous. A server that was started with sysdate-is-now hides such a
 // variable.
 func InsertMicros() string {
-	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', IF(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) < 2, UTC_TIMESTAMP(6), CONVERT_TZ(SYSDATE(6), @@session.time_zone, _ascii'+00:00')))"
+	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', IF(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) < 2, " +
+		"UTC_TIMESTAMP(6), CONVERT_TZ(SYSDATE(6), @@session.time_zone, _ascii'+00:00')))"
 }
 
 // Hint is the error text for a time that is NULL.
-const Hint = "the server does not set the time zone of a statement: MariaDB needs 10.6, MySQL needs 8.0.17, and a proxy must leave comments in statements"
+const Hint = "the server does not set the time zone of a statement: MariaDB needs 10.6, MySQL needs 8.0.17, and a " +
+	"proxy must leave comments in statements"
 
 // Begin returns the beginning of a statement that may contain Now and Micros: its verb (SELECT,
 // INSERT, UPDATE or DELETE) with the settings. The settings include sql_safe_updates = 0. In a

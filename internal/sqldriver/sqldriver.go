@@ -30,7 +30,8 @@ var packages = map[string]Kind{
 // names are the usual names of drivers, for drivers that wrap others: those of sqlx, and more.
 var names = map[string]Kind{
 	"mysql": MySQL, "nrmysql": MySQL,
-	"pgx": Postgres, "pgx/v5": Postgres, "postgres": Postgres, "pq-timeouts": Postgres, "cloudsqlpostgres": Postgres, "nrpostgres": Postgres, "cockroach": Postgres,
+	"pgx": Postgres, "pgx/v5": Postgres, "postgres": Postgres, "pq-timeouts": Postgres, "cloudsqlpostgres": Postgres,
+	"nrpostgres": Postgres, "cockroach": Postgres,
 	"sqlite": SQLite, "sqlite3": SQLite, "nrsqlite3": SQLite,
 }
 

@@ -165,7 +165,8 @@ func names(s *suite) {
 	long := strings.Repeat("x", 1023)
 	var leases []*lock.Lease
 	for _, name := range []string{
-		"a", "A", "a ", " a", "a\x00", "ä", "a\u0308", "a/b", "a%2Fb", "/", "..", ".", "{a}", "a}", "}", "%7D", "%", "*", "a'b", `a"b`, "a\nb", "\xff\xfe", "-", "1", "01",
+		"a", "A", "a ", " a", "a\x00", "ä", "a\u0308", "a/b", "a%2Fb", "/", "..", ".", "{a}", "a}", "}", "%7D", "%",
+		"*", "a'b", `a"b`, "a\nb", "\xff\xfe", "-", "1", "01",
 		long + "y", long + "z", long, "zookeeper", "lock:a",
 	} {
 		lease, err := l.Acquire(s.within(), name, nil)

@@ -62,7 +62,8 @@ func fixed(s *suite) {
 	got := time.Now()
 	all.Wait()
 	s.is(context.Cause(lease.Context()), lock.ErrLost)
-	s.Logf("the context ended %v before the next acquisition, the deadline was %v before it", got.Sub(ended).Round(time.Millisecond), got.Sub(lease.Deadline()).Round(time.Millisecond))
+	s.Logf("the context ended %v before the next acquisition, the deadline was %v before it",
+		got.Sub(ended).Round(time.Millisecond), got.Sub(lease.Deadline()).Round(time.Millisecond))
 	if !lease.Deadline().Before(got) {
 		s.Errorf("the deadline was %v after the next acquisition", lease.Deadline().Sub(got))
 	}

@@ -124,7 +124,9 @@ func (o *Options) check(db *sql.DB) (Options, error) {
 
 func (o Options) checkTable() error {
 	if !identifier.MatchString(o.Table) {
-		return fmt.Errorf(`mysqllock: Options.Table %q: must be at most 64 letters, digits and "_", optionally preceded by a schema and a dot`, o.Table)
+		return fmt.Errorf(
+			`mysqllock: Options.Table %q: must be at most 64 letters, digits and "_", `+
+				"optionally preceded by a schema and a dot", o.Table)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ func TestSettingsOfSessions(t *testing.T) {
 
 func TestContention(t *testing.T) {
 	eachParallel(t, func(t *testing.T, w rowtest.World) {
-		isolation := map[testenv.Engine]string{testenv.MariaDB: "tx_isolation", testenv.MySQL: "transaction_isolation"}[w.Server.(*testenv.SQLServer).Engine]
+		isolation := map[testenv.Engine]string{testenv.MariaDB: "tx_isolation",
+			testenv.MySQL: "transaction_isolation"}[w.Server.(*testenv.SQLServer).Engine]
 		rowtest.Contention(t, w, w.DSN+"&autocommit=0&"+isolation+"=%27SERIALIZABLE%27")
 	})
 }
@@ -30,7 +31,8 @@ func TestMissingTable(t *testing.T) {
 	t.Parallel()
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		_, err := kind.Locker(t, e.Shared(t).DB(t), rowtest.Long).Acquire(within(t, patience), "a-private-name", nil)
-		if err == nil || !strings.Contains(err.Error(), "`cacheaside_locks` is missing") || strings.Contains(err.Error(), "private") {
+		if err == nil || !strings.Contains(err.Error(), "`cacheaside_locks` is missing") ||
+			strings.Contains(err.Error(), "private") {
 			t.Error(err)
 		}
 	})
@@ -56,7 +58,8 @@ func TestOptions(t *testing.T) {
 	if _, err := l.Acquire(context.Background(), "a", nil); err == nil {
 		t.Error("Acquire succeeds without a server")
 	}
-	if text, err := mysqllock.Schema(&mysqllock.Options{Table: "s.t"}); err != nil || !strings.Contains(text, "`s`.`t`") {
+	if text, err := mysqllock.Schema(&mysqllock.Options{Table: "s.t"}); err != nil ||
+		!strings.Contains(text, "`s`.`t`") {
 		t.Error(text, err)
 	}
 	if _, err := mysqllock.Schema(&mysqllock.Options{Table: "t;"}); err == nil {

@@ -41,7 +41,8 @@ func (t table) readOnce(ctx context.Context, c *sql.Conn, key string) (r rowlock
 	if err == nil && !clock.Valid {
 		err = errNoClock
 	}
-	r = rowlock.Row{Exists: token.Valid, Clock: clock.Int64, Token: token.Int64, Owner: owner.String, Remaining: time.Duration(remaining.Int64) * time.Microsecond}
+	r = rowlock.Row{Exists: token.Valid, Clock: clock.Int64, Token: token.Int64, Owner: owner.String,
+		Remaining: time.Duration(remaining.Int64) * time.Microsecond}
 	return r, autocommit, err
 }
 

@@ -45,7 +45,8 @@ var kind = rowtest.Kind{
 // is written in order.
 func durable(t testing.TB, db *sql.DB) {
 	t.Helper()
-	for _, statement := range []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1", "DROP TABLE IF EXISTS durable", "CREATE TABLE durable (n INT)"} {
+	for _, statement := range []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1", "DROP TABLE IF EXISTS durable",
+		"CREATE TABLE durable (n INT)"} {
 		_, err := db.ExecContext(within(t, patience), statement)
 		check(t, err)
 	}
@@ -67,8 +68,9 @@ func TestSuite(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		w := world(t, table(t, e))
 		t.Parallel()
-		locktest.Run(t, locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.Options) driver.Driver {
-			return mysqllock.NewDriver(w.Open(t, w.DSN))
-		}})
+		locktest.Run(t, locktest.Backend{Idle: testenv.Accepting,
+			New: func(t testing.TB, _ *lock.Options) driver.Driver {
+				return mysqllock.NewDriver(w.Open(t, w.DSN))
+			}})
 	})
 }

@@ -52,14 +52,17 @@ func after(ttl time.Duration) string {
 // readSQL returns a statement that returns one row, even if the lock does not exist. The LIMIT
 // overrides sql_select_limit.
 func readSQL(table, key string) string {
-	return fmt.Sprintf("%s @@autocommit, %s, l.token, l.owner, TIMESTAMPDIFF(MICROSECOND, %s, l.expires_at) FROM (SELECT 1) AS one LEFT JOIN %s AS l ON l.name = x'%x' LIMIT 1", sqlclock.Begin("SELECT"), micros, now, table, key)
+	return fmt.Sprintf("%s @@autocommit, %s, l.token, l.owner, TIMESTAMPDIFF(MICROSECOND, %s, l.expires_at) FROM "+
+		"(SELECT 1) AS one LEFT JOIN %s AS l ON l.name = x'%x' LIMIT 1", sqlclock.Begin("SELECT"), micros, now,
+		table, key)
 }
 
 // insertSQL returns a statement that inserts a free lock. INSERT IGNORE would truncate a name
 // that is too long for the column of a table that was created differently. The empty owner is not
 // a text literal, because sessions with EMPTY_STRING_IS_NULL read an empty one as NULL.
 func insertSQL(table, key string) string {
-	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (x'%x', x'', 0, %s) ON DUPLICATE KEY UPDATE name = name", table, key, free)
+	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (x'%x', x'', 0, %s) ON DUPLICATE KEY "+
+		"UPDATE name = name", table, key, free)
 }
 
 // takeSQL returns the statement of rowlock.Table.Take.
@@ -82,8 +85,10 @@ func extendSQL(table, key, id string, ttl time.Duration) string {
 // releaseSQL returns a statement that releases a lock. Its outcome is ok if the lock was still
 // held, or if an earlier release of the same holder has released it.
 func releaseSQL(table, key, id string) string {
-	return fmt.Sprintf("%s %s SET %s, expires_at = IF(expires_at > %s, %s, expires_at) WHERE name = x'%x' AND owner = x'%x'",
-		sqlclock.Begin("UPDATE"), table, setToken("token", fmt.Sprintf("expires_at > %s OR expires_at = %s", now, free)), now, free, key, id)
+	return fmt.Sprintf("%s %s SET %s, expires_at = IF(expires_at > %s, %s, expires_at) WHERE name = x'%x' AND owner "+
+		"= x'%x'",
+		sqlclock.Begin("UPDATE"), table, setToken("token",
+			fmt.Sprintf("expires_at > %s OR expires_at = %s", now, free)), now, free, key, id)
 }
 
 // cleanUpSQL returns the statement of rowlock.Table.CleanUp.
@@ -95,5 +100,6 @@ func cleanUpSQL(table, key string, requests []rowlock.Request) string {
 	}
 	mine := "owner IN (" + strings.Join(owners, ", ") + ")"
 	return fmt.Sprintf("%s %s SET %s, expires_at = IF(%s, %s, expires_at) WHERE name = x'%x' AND (%s OR token IN (%s))",
-		sqlclock.Begin("UPDATE"), table, setToken("(token + 1)", "1"), mine, free, key, mine, strings.Join(tokens, ", "))
+		sqlclock.Begin("UPDATE"), table, setToken("(token + 1)",
+			"1"), mine, free, key, mine, strings.Join(tokens, ", "))
 }

@@ -15,7 +15,8 @@ func TestRights(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		admin := w.Open(t, w.DSN)
 		role := "lock_" + w.Server.(*testenv.Postgres).Database(t)
-		for _, statement := range []string{"CREATE ROLE " + role + " LOGIN", "GRANT SELECT, INSERT, UPDATE ON cacheaside_locks TO " + role} {
+		for _, statement := range []string{"CREATE ROLE " + role + " LOGIN",
+			"GRANT SELECT, INSERT, UPDATE ON cacheaside_locks TO " + role} {
 			_, err := admin.Exec(statement)
 			check(t, err)
 		}
@@ -29,14 +30,17 @@ func TestRights(t *testing.T) {
 		check(t, lease.Extend(within(t, patience)))
 		check(t, lease.Release())
 
-		_, err = admin.Exec("ALTER TABLE cacheaside_locks ENABLE ROW LEVEL SECURITY; CREATE POLICY readers ON cacheaside_locks FOR SELECT USING (true); CREATE POLICY writers ON cacheaside_locks FOR INSERT WITH CHECK (true)")
+		_, err = admin.Exec("ALTER TABLE cacheaside_locks ENABLE ROW LEVEL SECURITY; CREATE POLICY readers ON " +
+			"cacheaside_locks FOR SELECT USING (true); CREATE POLICY writers ON cacheaside_locks FOR INSERT WITH CHECK (true)")
 		check(t, err)
-		if _, err := l.TryAcquire(within(t, patience), "a", nil); err == nil || !strings.Contains(err.Error(), "row-level security") {
+		if _, err := l.TryAcquire(within(t, patience), "a", nil); err == nil ||
+			!strings.Contains(err.Error(), "row-level security") {
 			t.Errorf("with a policy for SELECT and INSERT: %v", err)
 		}
 		_, err = admin.Exec("DROP POLICY readers ON cacheaside_locks")
 		check(t, err)
-		if _, err := l.TryAcquire(within(t, patience), "a", nil); err == nil || !strings.Contains(err.Error(), "row-level security") {
+		if _, err := l.TryAcquire(within(t, patience), "a", nil); err == nil ||
+			!strings.Contains(err.Error(), "row-level security") {
 			t.Errorf("with a policy for INSERT: %v", err)
 		}
 	})

@@ -47,7 +47,8 @@ func TestLateAfterRowLock(t *testing.T) {
 		check(t, tx.Rollback())
 		testenv.Eventually(t, "the late requests have ended", func() bool {
 			var n int
-			check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'SET LOCAL row_security%'").Scan(&n))
+			check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state "+
+				"= 'active' AND query LIKE 'SET LOCAL row_security%'").Scan(&n))
 			return n == 0
 		})
 		var n int
@@ -72,7 +73,8 @@ func lockRow(t testing.TB, db *sql.DB) *sql.Tx {
 // waiters returns how many sessions of the test's database wait for a row.
 func waiters(t testing.TB, db *sql.DB) (n int) {
 	t.Helper()
-	check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n))
+	check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "+
+		"wait_event_type = 'Lock'").Scan(&n))
 	return n
 }
 

@@ -35,7 +35,8 @@ func TestTerminatedSessions(t *testing.T) {
 		lease, err := l.Acquire(within(t, patience), "a", nil)
 		check(t, err)
 		for range 10 {
-			_, err := admin.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+			_, err := admin.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = " +
+				"current_database() AND pid <> pg_backend_pid()")
 			check(t, err)
 			next, err := l.Acquire(within(t, patience), "b", nil)
 			check(t, err)
@@ -65,14 +66,16 @@ func TestReadOnlyServer(t *testing.T) {
 			t.Helper()
 			_, err := admin.Exec("ALTER DATABASE " + database + " SET default_transaction_read_only = " + value)
 			check(t, err)
-			_, err = admin.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+			_, err = admin.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = " +
+				"current_database() AND pid <> pg_backend_pid()")
 			check(t, err)
 		}
 		set("on")
 		if err := lease.Extend(within(t, patience)); err == nil || errors.Is(err, lock.ErrLost) {
 			t.Errorf("extend: %v", err)
 		}
-		if _, err := l.Acquire(within(t, patience), "b", nil); err == nil || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
+		if _, err := l.Acquire(within(t, patience), "b", nil); err == nil ||
+			!strings.Contains(err.Error(), "target_session_attrs=read-write") {
 			t.Errorf("acquire: %v", err)
 		}
 		// The pool still has a connection to the server: the next request gets another one.
@@ -92,8 +95,10 @@ func TestReadOnlyServer(t *testing.T) {
 
 func TestMissingTable(t *testing.T) {
 	t.Parallel()
-	_, err := kind.Locker(t, testenv.SharedPostgres(t).DB(t), rowtest.Long).Acquire(within(t, patience), "a-private-name", nil)
-	if err == nil || !strings.Contains(err.Error(), `"cacheaside_locks" is missing`) || strings.Contains(err.Error(), "private") {
+	_, err := kind.Locker(t, testenv.SharedPostgres(t).DB(t), rowtest.Long).Acquire(within(t, patience),
+		"a-private-name", nil)
+	if err == nil || !strings.Contains(err.Error(), `"cacheaside_locks" is missing`) ||
+		strings.Contains(err.Error(), "private") {
 		t.Error(err)
 	}
 }
@@ -118,7 +123,8 @@ func TestCreateTableAtOnce(t *testing.T) {
 	go func() { created <- pglock.CreateTable(within(t, patience), db, nil) }()
 	testenv.Eventually(t, "it waits for the other one", func() bool {
 		var n int
-		err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+		err := db.QueryRowContext(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
 		return err == nil && n == 1
 	})
 	if err := other.Commit(); err != nil {
@@ -170,7 +176,8 @@ func TestSearchPath(t *testing.T) {
 		check(t, pglock.CreateTable(within(t, patience), tenant, nil))
 		lease, err := w.Locker(t, tenant, rowtest.Long).Acquire(within(t, patience), "a", nil)
 		check(t, err)
-		if _, err := w.Locker(t, w.Open(t, w.DSN), rowtest.Long).TryAcquire(within(t, patience), "a", nil); !errors.Is(err, lock.ErrHeld) {
+		if _, err := w.Locker(t, w.Open(t, w.DSN), rowtest.Long).TryAcquire(within(t, patience), "a",
+			nil); !errors.Is(err, lock.ErrHeld) {
 			t.Errorf("a second holder acquires the lock: %v", err)
 		}
 		check(t, lease.Release())

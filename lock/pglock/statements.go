@@ -22,7 +22,8 @@ func (t table) Read(ctx context.Context, c *sql.Conn, key string) (r rowlock.Row
 	err = readCommitted(ctx, c, func() error {
 		return c.QueryRowContext(ctx, readSQL(t.name), []byte(key)).Scan(&r.Clock, &token, &owner, &remaining)
 	})
-	r.Exists, r.Token, r.Owner, r.Remaining = token.Valid, token.Int64, owner.String, time.Duration(remaining.Int64)*time.Microsecond
+	r.Exists, r.Token, r.Owner, r.Remaining =
+		token.Valid, token.Int64, owner.String, time.Duration(remaining.Int64)*time.Microsecond
 	return r, err
 }
 
@@ -112,11 +113,14 @@ func (t table) Explain(err error) error {
 	case undefinedTable:
 		return fmt.Errorf("the table %s is missing (see pglock.CreateTable): %w", t.name, err)
 	case insufficientRights:
-		return fmt.Errorf("the role lacks a right on the table %s, or row-level security hides rows of it (see docs/guides/database.md#rights): %w", t.name, err)
+		return fmt.Errorf("the role lacks a right on the table %s, or row-level security hides rows of it (see "+
+			"docs/guides/database.md#rights): %w", t.name, err)
 	case readOnly:
-		return fmt.Errorf("the server is read-only, perhaps a standby; connect to the primary (in a DSN, target_session_attrs=read-write): %w", err)
+		return fmt.Errorf("the server is read-only, perhaps a standby; connect to the primary (in a DSN, "+
+			"target_session_attrs=read-write): %w", err)
 	case noPreparedStatement, duplicatePrepared:
-		return fmt.Errorf("a pooler does not support prepared statements (for pgx, add default_query_exec_mode=exec to the DSN): %w", err)
+		return fmt.Errorf("a pooler does not support prepared statements (for pgx, add default_query_exec_mode=exec "+
+			"to the DSN): %w", err)
 	}
 	return err
 }

@@ -46,19 +46,22 @@ func name(key string) string { return fmt.Sprintf("decode('%x', 'hex')", key) }
 
 // readSQL returns a statement that returns one row, even if the lock does not exist.
 func readSQL(table string) string {
-	return fmt.Sprintf("SELECT %s, l.token, l.owner, (extract(epoch FROM l.expires_at - %s) * 1000000)::bigint FROM (SELECT 1) AS one LEFT JOIN %s AS l ON l.name = $1", micros, now, table)
+	return fmt.Sprintf("SELECT %s, l.token, l.owner, (extract(epoch FROM l.expires_at - %s) * 1000000)::bigint FROM "+
+		"(SELECT 1) AS one LEFT JOIN %s AS l ON l.name = $1", micros, now, table)
 }
 
 // insertSQL returns the statement of rowlock.Table.Insert. The token makes the row different from
 // an earlier one that was deleted.
 func insertSQL(table, key string) string {
-	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (%s, '', %s, %s) ON CONFLICT (name) DO NOTHING", table, name(key), micros, free)
+	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (%s, '', %s, %s) ON CONFLICT (name) "+
+		"DO NOTHING", table, name(key), micros, free)
 }
 
 // update returns a statement that locks the row and then changes it if the conditions hold. It
 // fails if a row-level security policy applies. Otherwise a hidden lock would look like a held one.
 func update(table, key, set string, conditions ...string) string {
-	return fmt.Sprintf("SET LOCAL row_security = off; UPDATE %s SET %s WHERE name = (SELECT name FROM %s WHERE name = %s FOR UPDATE) AND %s",
+	return fmt.Sprintf("SET LOCAL row_security = off; UPDATE %s SET %s WHERE name = (SELECT name FROM %s WHERE name "+
+		"= %s FOR UPDATE) AND %s",
 		table, set, table, name(key), strings.Join(conditions, " AND "))
 }
 
@@ -70,7 +73,8 @@ func takeSQL(table, key string, t rowlock.Take, token int64) string {
 	if !t.Mine {
 		conditions = append(conditions, "expires_at <= "+now)
 	}
-	return update(table, key, fmt.Sprintf("token = %d, owner = '%s', expires_at = %s", token, t.ID, after(t.TTL)), conditions...)
+	return update(table, key, fmt.Sprintf("token = %d, owner = '%s', expires_at = %s", token, t.ID, after(t.TTL)),
+		conditions...)
 }
 
 func extendSQL(table, key, id string, ttl time.Duration) string {
@@ -89,6 +93,7 @@ func cleanUpSQL(table, key string, requests []rowlock.Request) string {
 		owners[i], tokens[i] = "'"+r.ID+"'", fmt.Sprint(r.Seen)
 	}
 	mine := "owner IN (" + strings.Join(owners, ", ") + ")"
-	return update(table, key, fmt.Sprintf("token = token + 1, expires_at = CASE WHEN %s THEN %s ELSE expires_at END", mine, free),
+	return update(table, key, fmt.Sprintf("token = token + 1, expires_at = CASE WHEN %s THEN %s ELSE expires_at END",
+		mine, free),
 		fmt.Sprintf("(%s OR token IN (%s))", mine, strings.Join(tokens, ", ")))
 }

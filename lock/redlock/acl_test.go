@@ -17,5 +17,6 @@ func TestNeedsNoMoreThanDocumented(t *testing.T) {
 	for _, r := range testenv.FiveMasters(t) {
 		a, b = append(a, locktest.Limited(t, r, rules)), append(b, locktest.Limited(t, r, rules))
 	}
-	locktest.Exercise(t, locktest.Closed(t)(redlock.New(a, locktest.Patient())), locktest.Closed(t)(redlock.New(b, locktest.Patient())))
+	locktest.Exercise(t, locktest.Closed(t)(redlock.New(a, locktest.Patient())),
+		locktest.Closed(t)(redlock.New(b, locktest.Patient())))
 }

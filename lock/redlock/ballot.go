@@ -61,11 +61,13 @@ func (b *ballot) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *r
 type extending struct{ *ballot }
 
 func (e extending) EvalSha(ctx context.Context, hash string, keys []string, args ...any) *redis.Cmd {
-	return scriptReply(e.runScript(ctx, func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "evalsha", hash, keys, args) }))
+	return scriptReply(e.runScript(ctx,
+		func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "evalsha", hash, keys, args) }))
 }
 
 func (e extending) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
-	return scriptReply(e.runScript(ctx, func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "eval", source, keys, args) }))
+	return scriptReply(e.runScript(ctx,
+		func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "eval", source, keys, args) }))
 }
 
 // storing is a ballot that replaces an extension by storing the token.
@@ -131,7 +133,8 @@ func (b *ballot) vote(ctx context.Context) (bool, error) {
 }
 
 func (b *ballot) requestLock(ctx context.Context) (redislock.Reply, error) {
-	bound, err := b.n.clock.Bound(b.r.timeout, func() (redislock.Reply, error) { return redislock.Run(ctx, b.n.conn, redislock.Time, nil) })
+	bound, err := b.n.clock.Bound(b.r.timeout,
+		func() (redislock.Reply, error) { return redislock.Run(ctx, b.n.conn, redislock.Time, nil) })
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -140,7 +143,8 @@ func (b *ballot) requestLock(ctx context.Context) (redislock.Reply, error) {
 	}
 	sent := time.Now()
 	keys := append(slices.Clone(b.r.keys), redislock.Void(b.r.keys[0], b.r.id))
-	reply, err := redislock.Run(ctx, b.n.conn, acquireScript, keys, slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.earlier)...)
+	reply, err := redislock.Run(ctx, b.n.conn, acquireScript, keys,
+		slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.earlier)...)
 	if err != nil {
 		return reply, err
 	}
@@ -190,7 +194,8 @@ func (b *ballot) empty() bool {
 	case !b.finished() || b.granted():
 		return false
 	}
-	return b.err == nil || conn.IsReply(b.err) || unsent(b.err) || errors.Is(b.err, errSameServer) || errors.Is(b.err, errLate)
+	return b.err == nil || conn.IsReply(b.err) || unsent(b.err) || errors.Is(b.err, errSameServer) ||
+		errors.Is(b.err, errLate)
 }
 
 // unsent reports whether err means that there was no connection to send the request on.
@@ -201,7 +206,9 @@ func unsent(err error) bool {
 
 // runScript sends a script about the lock to a node that may have voted for it. It reports
 // whether the node has the lock.
-func (b *ballot) runScript(ctx context.Context, send func(ctx context.Context) (*redis.Cmd, error)) (yes bool, err error) {
+func (b *ballot) runScript(
+	ctx context.Context, send func(ctx context.Context) (*redis.Cmd, error),
+) (yes bool, err error) {
 	if b.empty() {
 		return false, nil
 	}
@@ -249,7 +256,8 @@ func (b *ballot) free(ctx context.Context) (had bool, err error) {
 		void = 0
 	}
 	mayBeFreed := b.pendingFrees.Add(1) > 1
-	reply, err := redislock.Run(ctx, b.n.conn, releaseScript, []string{b.r.keys[0], redislock.Void(b.r.keys[0], b.r.id)}, b.r.id, void)
+	reply, err := redislock.Run(ctx, b.n.conn, releaseScript,
+		[]string{b.r.keys[0], redislock.Void(b.r.keys[0], b.r.id)}, b.r.id, void)
 	if err != nil {
 		return false, err
 	}

@@ -35,7 +35,8 @@ func TestRedlockHistory(t *testing.T) {
 				for i, n := range nodes {
 					own[i] = testenv.NewProxy(t, n.Addr)
 					c := n.Options()
-					c.Addr, c.DialTimeout, c.ContextTimeoutEnabled = own[i].Addr, 200*time.Millisecond, len(proxies)%2 == 0
+					c.Addr, c.DialTimeout, c.ContextTimeoutEnabled =
+						own[i].Addr, 200*time.Millisecond, len(proxies)%2 == 0
 					clients = append(clients, locktest.ClientWith(t, c))
 				}
 				proxies = append(proxies, own)
@@ -54,7 +55,10 @@ func TestRedlockHistory(t *testing.T) {
 				case 1:
 					what, on, off = "reset", func(i int) { own[i].Cut() }, func(i int) { own[i].Restore() }
 				case 2:
-					what, on, off = "replies lost, requests delayed", func(i int) { own[i].OnRequest(locktest.BadLine(r.Uint64(), 6)) }, func(i int) { own[i].OnRequest(nil) }
+					what, on, off = "replies lost, requests delayed", func(
+						i int) {
+						own[i].OnRequest(locktest.BadLine(r.Uint64(), 6))
+					}, func(i int) { own[i].OnRequest(nil) }
 				case 3:
 					what, on, off = "stopped", func(i int) { nodes[i].Pause() }, func(i int) { nodes[i].Resume() }
 				default:

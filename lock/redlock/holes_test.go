@@ -37,7 +37,8 @@ func TestRedlockCancelledAcquire(t *testing.T) {
 			}
 			cancel()
 		}()
-		if err := f.redsync(true).NewMutex("a", redsync.WithExpiry(10*time.Minute), redsync.WithTimeoutFactor(0.001)).TryLockContext(ctx); err == nil {
+		if err := f.redsync(true).NewMutex("a", redsync.WithExpiry(10*time.Minute),
+			redsync.WithTimeoutFactor(0.001)).TryLockContext(ctx); err == nil {
 			t.Fatal("redsync acquires the lock without a majority")
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -70,7 +71,8 @@ func TestRedlockNodeHangs(t *testing.T) {
 		m := f.redsync(true).NewMutex("a", redsync.WithExpiry(6*time.Second), redsync.WithTries(1000))
 		f.check(m.Lock())
 		f.hang(true, 4)
-		for name, op := range map[string]func(context.Context) (bool, error){"extend": m.ExtendContext, "unlock": m.UnlockContext} {
+		for name, op := range map[string]func(context.Context) (bool,
+			error){"extend": m.ExtendContext, "unlock": m.UnlockContext} {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if d := took(func() { op(ctx) }); d < patience-50*time.Millisecond {

@@ -17,7 +17,9 @@ import (
 
 // hooked returns a locker that has contacted all nodes, and the last node's client, which has a
 // hook.
-func (f *five) hooked(o *lock.Options, of func(s string, next func() error) error) (*lock.Locker, *redlock.Watched, *redis.Client) {
+func (f *five) hooked(
+	o *lock.Options, of func(s string, next func() error) error,
+) (*lock.Locker, *redlock.Watched, *redis.Client) {
 	f.Helper()
 	clients := f.clients(true)
 	last := clients[4].Options()

@@ -93,7 +93,8 @@ func newNodes(clients []*redis.Client, options *lock.Options) (*nodes, error) {
 		o = *options
 	}
 	if len(clients) < 3 {
-		return nil, fmt.Errorf("at least 3 Redis servers are needed, not %d; for one server use lock.NewRedis", len(clients))
+		return nil, fmt.Errorf("at least 3 Redis servers are needed, not %d; for one server use lock.NewRedis",
+			len(clients))
 	}
 	d := &nodes{prefix: cmp.Or(o.Prefix, redislock.DefaultPrefix), quorum: len(clients)/2 + 1}
 	addresses := make(map[string]int)

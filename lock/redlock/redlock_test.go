@@ -41,7 +41,8 @@ func TestNewRefuses(t *testing.T) {
 		{append(at("a:1", "b:1"), failover), nil, "sentinels"},
 		{at("a:1", "b:1", "c:1"), &lock.Options{TTL: 1}, "Options.TTL"},
 	} {
-		if l, err := redlock.New(c.clients, c.options); l != nil || err == nil || !strings.Contains(err.Error(), c.says) {
+		if l, err := redlock.New(c.clients, c.options); l != nil || err == nil ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v, want an error that says %q", err, c.says)
 		}
 	}
@@ -151,7 +152,8 @@ func TestRedlockLateRequest(t *testing.T) {
 func TestRedlockLateVote(t *testing.T) {
 	f := newFive(t)
 	l, w := f.watched(f.clients(false), locktest.Patient())
-	if yes, err := redlock.NewRound(w, "in time", testenv.Hang).Vote(t.Context(), 0); !yes || err != nil || f.held(0) != 1 {
+	if yes, err := redlock.NewRound(w, "in time", testenv.Hang).Vote(t.Context(), 0); !yes || err != nil ||
+		f.held(0) != 1 {
 		t.Errorf("%v, %v", yes, err)
 	}
 	f.check(f.direct[0].FlushAll(t.Context()).Err())

@@ -71,7 +71,8 @@ func (r *round) run(ctx context.Context) (token int64, err error) {
 		return 0, err
 	}
 	token = r.candidate()
-	store := r.mutex(max(time.Until(r.sent.Add(r.ttl)), time.Millisecond), func(b *ballot) redis.UniversalClient { return storing{b, token} })
+	store := r.mutex(max(time.Until(r.sent.Add(r.ttl)), time.Millisecond),
+		func(b *ballot) redis.UniversalClient { return storing{b, token} })
 	if ok, err := store.ExtendContext(ctx); !ok {
 		return 0, fmt.Errorf("the token: %w", err)
 	}

@@ -50,7 +50,8 @@ func (w *waiter) wait(ctx context.Context, r *round, took time.Duration) error {
 			free[i] = true
 		}
 		if n := len(slices.DeleteFunc(slices.Clone(free), func(f bool) bool { return !f })); n >= w.nodes.quorum {
-			return retry.Sleep(ctx, rand.N(min(max(took, time.Millisecond), 10*time.Millisecond))) // other contenders wake, too
+			// other contenders wake, too
+			return retry.Sleep(ctx, rand.N(min(max(took, time.Millisecond), 10*time.Millisecond)))
 		}
 	}
 }

@@ -53,7 +53,8 @@ func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 			continue
 		case gone(err): // the session has expired, and the node with it
 			a.lastReply = time.Now()
-		case replied(err), errors.Is(err, driver.ErrHeld), errors.Is(err, errClosed), time.Since(a.lastReply) > a.maxSilence():
+		case replied(err), errors.Is(err, driver.ErrHeld), errors.Is(err, errClosed),
+			time.Since(a.lastReply) > a.maxSilence():
 			return g, err
 		}
 		a.client.sleep(10 * time.Millisecond)
@@ -112,7 +113,8 @@ func (a *attempt) step(ctx context.Context) (g driver.Grant, err error) {
 	if err := a.ensureNode(ctx); err != nil {
 		return g, err
 	}
-	names, err := do(ctx, a.client, a.r.Timeout, func(z *zk.Conn) ([]string, error) { names, _, err := z.Children(a.parent); return names, err })
+	names, err := do(ctx, a.client, a.r.Timeout,
+		func(z *zk.Conn) ([]string, error) { names, _, err := z.Children(a.parent); return names, err })
 	if err != nil {
 		return g, a.forgetIfGone(err)
 	}

@@ -119,11 +119,13 @@ func fired(ch <-chan zk.Event) bool {
 
 // replyErrors are the errors with which a server rejects a request. The request was not carried
 // out.
-var replyErrors = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrBadArguments}
+var replyErrors = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals,
+	zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrBadArguments}
 
 // replied reports whether the server has replied, so the outcome of the request is known.
 func replied(err error) bool {
-	return err == nil || refused(err) || slices.ContainsFunc(replyErrors, func(e error) bool { return errors.Is(err, e) })
+	return err == nil || refused(err) ||
+		slices.ContainsFunc(replyErrors, func(e error) bool { return errors.Is(err, e) })
 }
 
 // refused reports whether a server has rejected a request with an error that go-zk does not know.

@@ -60,7 +60,8 @@ func (c *client) start() error {
 		return nil
 	}
 	var err error
-	c.conn, c.events, err = zk.Connect(c.servers, c.options.SessionTimeout, zk.WithHostProvider(c), zk.WithDialer(c.dial), zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	c.conn, c.events, err = zk.Connect(c.servers, c.options.SessionTimeout, zk.WithHostProvider(c),
+		zk.WithDialer(c.dial), zk.WithLogger(silent{}), zk.WithLogInfo(false))
 	if err == nil {
 		c.jobs.Go(c.pulse)
 		c.authed = len(c.options.Auth) == 0
@@ -130,13 +131,15 @@ func (c *client) sleep(d time.Duration) { _ = retry.Sleep(c.closing, d) }
 func (c *client) sessionGranted(l *link, id int64, timeout time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.current; s != nil && (s.id != id || s.timeout != timeout) { // with another timeout, the TTL of its locks is wrong
+	if s := c.current; s != nil && (s.id != id || s.timeout != timeout) {
+		// with another timeout, the TTL of its locks is wrong
 		s.end(errExpired)
 		c.current = nil
 	}
 	if id != 0 && !c.closed {
 		if c.current == nil {
-			c.current = &session{id: id, timeout: timeout, gone: make(chan struct{}), locks: make(map[string]func(error))}
+			c.current = &session{id: id, timeout: timeout, gone: make(chan struct{}),
+				locks: make(map[string]func(error))}
 		}
 		c.current.start(l.sent)
 		c.open = true
@@ -241,7 +244,8 @@ func (c *client) pulse() {
 		began := time.Now()
 		// go-zk closes a connection after two thirds of the session timeout without a reply, so
 		// at most one of these requests is in progress.
-		_, _ = do(c.closing, c, s.timeout, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists("/"); return ok, err })
+		_, _ = do(c.closing, c, s.timeout,
+			func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists("/"); return ok, err })
 		c.sleep(pulseInterval(s.timeout) - time.Since(began))
 	}
 }

@@ -19,7 +19,8 @@ func ExampleNew() {
 	}
 	defer locker.Close()
 	err = locker.Do(context.Background(), "report", func(ctx context.Context, token int64) error {
-		fmt.Println("one process at a time, in the order in which they came; ctx ends before another can have the lock", token)
+		fmt.Println("one process at a time, in the order in which they came; ctx ends before another can have the "+
+			"lock", token)
 		return nil
 	})
 	if err != nil {

@@ -49,7 +49,10 @@ func TestContextEndsBeforeNextHolder(t *testing.T) {
 			t.Parallel()
 			p := testenv.NewProxy(t, z.Addr)
 			break_, fix := way(p)
-			inTime(t, time.Second, func(session time.Duration) bool { return told(t, z, p.Addr, session, break_, nil, fix) })
+			inTime(t, time.Second, func(
+				session time.Duration) bool {
+				return told(t, z, p.Addr, session, break_, nil, fix)
+			})
 		})
 	}
 }
@@ -419,7 +422,8 @@ func TestWatchesAreSetAgain(t *testing.T) {
 		before := taken.Load()
 		p.Cut()
 		p.Restore()
-		testenv.Eventually(t, "the watches by another connection", func() bool { return watched.Load() > i+1 && taken.Load() > before })
+		testenv.Eventually(t, "the watches by another connection",
+			func() bool { return watched.Load() > i+1 && taken.Load() > before })
 	}
 	if n := since.Load(); n != 0 {
 		t.Errorf("go-zk transfers watches as of transaction %d", n)

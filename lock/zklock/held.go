@@ -31,7 +31,9 @@ var errUnproven = errors.New("the leader has not confirmed that the session live
 // The node of a lock is the first in the queue. prove returns when the write was sent, and until
 // when the session is then known to live. A server that is disconnected from the others can reply
 // to reads but not to writes.
-func (c *client) prove(ctx context.Context, s *session, node string, timeout time.Duration) (stat *zk.Stat, sent, lives time.Time, err error) {
+func (c *client) prove(
+	ctx context.Context, s *session, node string, timeout time.Duration,
+) (stat *zk.Stat, sent, lives time.Time, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
 	k, err := begin(ctx, c, func(z *zk.Conn) (*zk.Stat, error) { return z.Set(node, nil, -1) })

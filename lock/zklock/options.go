@@ -75,7 +75,8 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.SessionTimeout %v: must be from 200ms to 1h", o.SessionTimeout)
 	}
 	if !validRoot(o.Root) {
-		return fmt.Errorf("Options.Root %q: must be a path of names of letters, digits, '_', '.', ':' and '-', like /cacheaside/locks", o.Root)
+		return fmt.Errorf("Options.Root %q: must be a path of names of letters, digits, '_', '.', ':' and '-', like "+
+			"/cacheaside/locks", o.Root)
 	}
 	for _, a := range o.Auth {
 		if a.Scheme == "" {
@@ -121,7 +122,9 @@ func escape(key string) string {
 	var b strings.Builder
 	for i := range len(key) {
 		switch c := key[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '-', c == '.' && i > 0: // "." and ".." are not allowed
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '-',
+			c == '.' && i > 0:
+			// "." and ".." are not allowed
 			b.WriteByte(c)
 		default:
 			b.Write([]byte{'%', hex[c>>4], hex[c&15]})

@@ -69,14 +69,17 @@ func (c *client) createParents(ctx context.Context, path string, timeout time.Du
 }
 
 func (c *client) container(ctx context.Context, path string, timeout time.Duration) error {
-	_, err := do(ctx, c, timeout, func(z *zk.Conn) (string, error) { return z.CreateContainer(path, nil, zk.FlagContainer, c.options.ACL) })
+	_, err := do(ctx, c, timeout,
+		func(z *zk.Conn) (string, error) { return z.CreateContainer(path, nil, zk.FlagContainer, c.options.ACL) })
 	return there(err)
 }
 
 func (c *client) persistent(ctx context.Context, path string, timeout time.Duration) error {
-	_, err := do(ctx, c, timeout, func(z *zk.Conn) (string, error) { return z.Create(path, nil, zk.FlagPersistent, c.options.ACL) })
+	_, err := do(ctx, c, timeout,
+		func(z *zk.Conn) (string, error) { return z.Create(path, nil, zk.FlagPersistent, c.options.ACL) })
 	if errors.Is(err, zk.ErrNoAuth) { // a client without the permission to create it may still use it
-		if ok, e := do(ctx, c, timeout, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists(path); return ok, err }); e == nil && ok {
+		if ok, e := do(ctx, c, timeout,
+			func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists(path); return ok, err }); e == nil && ok {
 			return nil
 		}
 	}

@@ -27,7 +27,8 @@ func TestSessionLifeDependsOnLeader(t *testing.T) {
 		s.record(at(ms), at(ms+100))
 	}
 	s.record(at(1510), at(1510)) // one more than needed
-	for sent, want := range map[int]int{0: 4000, 1599: 4000, 1600: 4500, 2099: 4500, 2100: 5000, 2600: 5500, 9000: 5500} {
+	for sent, want := range map[int]int{0: 4000, 1599: 4000, 1600: 4500, 2099: 4500, 2100: 5000, 2600: 5500,
+		9000: 5500} {
 		if got := s.livesUntil(at(sent)); !got.Equal(at(want)) {
 			t.Errorf("proof at %d ms: lives until %v, want %d ms", sent, got.Sub(start), want)
 		}
@@ -72,7 +73,8 @@ func TestAhead(t *testing.T) {
 }
 
 func TestEscape(t *testing.T) {
-	for key, want := range map[string]string{"lock:a-b_C.1": "lock:a-b_C.1", "..": "%2E.", ".": "%2E", "a/b": "a%2Fb", "a%2Fb": "a%252Fb", "\x00\xff": "%00%FF", "ä": "%C3%A4"} {
+	for key, want := range map[string]string{"lock:a-b_C.1": "lock:a-b_C.1", "..": "%2E.", ".": "%2E", "a/b": "a%2Fb",
+		"a%2Fb": "a%252Fb", "\x00\xff": "%00%FF", "ä": "%C3%A4"} {
 		if got := escape(key); got != want {
 			t.Errorf("escape(%q) = %q, want %q", key, got, want)
 		}
@@ -112,12 +114,14 @@ func TestAddresses(t *testing.T) {
 		"h:2181/app": "path", "a:2181,b:2181": "several servers", "h:abc": "port", " h:2181": "white space", "": "empty", "h:0": "port", "::1:x": "brackets",
 	} {
 		_, err := New([]string{"good:2181", address}, nil)
-		if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("zklock: servers[1]: address %q: ", address)) || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("zklock: servers[1]: address %q: ", address)) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %q", address, err, want)
 		}
 	}
 	got, err := addresses([]string{"h", "::1", "[::1]", "[::1]:1", "h:2"})
-	if want := []string{"h:2181", "[::1]:2181", "[::1]:2181", "[::1]:1", "h:2"}; err != nil || !slices.Equal(got, want) {
+	if want := []string{"h:2181", "[::1]:2181", "[::1]:2181", "[::1]:1", "h:2"}; err != nil ||
+		!slices.Equal(got, want) {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
 }

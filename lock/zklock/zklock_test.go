@@ -213,7 +213,8 @@ func TestForeignNodes(t *testing.T) {
 	z := server(t)
 	conn := client(t, z)
 	release(t, acquire(t, locker(t, z.Addr, calm()), nil))
-	foreign := []string{"_c_0123456789abcdef0123456789abcdef-lock-0000000000", "L1-0000000000", "garbage", "L1-aaaaaaaaaaaaaaaaaaaaaaaaaa-0000000000"}
+	foreign := []string{"_c_0123456789abcdef0123456789abcdef-lock-0000000000", "L1-0000000000", "garbage",
+		"L1-aaaaaaaaaaaaaaaaaaaaaaaaaa-0000000000"}
 	for _, name := range foreign {
 		if _, err := conn.Create(parent+"/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 			t.Fatal(err)

@@ -115,7 +115,9 @@ func check(list string, up bool) (wrong []string, err error) {
 		return append(wrong, names...), nil
 	}
 	if 10*len(upward) > len(pairs) {
-		wrong = append(wrong, fmt.Sprintf("%s: %d of %d pairs of files are upwards: at most one in ten (-up prints them)", dir, len(upward), len(pairs)))
+		wrong = append(wrong, fmt.Sprintf(
+			"%s: %d of %d pairs of files are upwards: at most one in ten (-up prints them)", dir, len(upward), len(
+				pairs)))
 	}
 	return wrong, nil
 }
@@ -197,7 +199,8 @@ func (s *sources) references() map[reference]bool {
 
 // exportData returns the file with the compiler's export data for each package that dir imports.
 func exportData(dir string) (map[string]string, error) {
-	cmd := exec.CommandContext(context.Background(), "go", "list", "-trimpath", "-race", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
+	cmd := exec.CommandContext(context.Background(), "go", "list", "-trimpath", "-race", "-export", "-deps", "-f",
+		"{{.ImportPath}} {{.Export}}", ".")
 	cmd.Dir = dir
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

@@ -34,7 +34,8 @@ func (r *runner) runAll(rows []row, total int) error {
 		}
 	}
 	for _, folder := range folders {
-		cmd := exec.CommandContext(context.Background(), "go", "test", "-c", "-trimpath", "-vet=off", "-overlay", r.overlay, "-o", r.binary(folder), ".")
+		cmd := exec.CommandContext(context.Background(), "go", "test", "-c", "-trimpath", "-vet=off", "-overlay",
+			r.overlay, "-o", r.binary(folder), ".")
 		cmd.Dir = filepath.Join(r.root, folder)
 		cmd.Env = append(os.Environ(), "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -130,7 +131,8 @@ func (r *runner) try(row row, m manner) ([]byte, error) {
 		"-test.run", strings.Join(parts, "/"), "-test.timeout", m.limit.String()}, m.args...)...)
 	cmd.Dir = filepath.Join(r.root, row.folder)
 	// Tests that build programs must build them without the guard, too.
-	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name, "GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath -overlay="+r.overlay, "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name,
+		"GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath -overlay="+r.overlay, "GOWORK=off")
 	return cmd.CombinedOutput()
 }
 

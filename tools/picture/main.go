@@ -60,10 +60,13 @@ func (p *picture) arrow(class string, points ...int) {
 // draw writes the picture.
 func draw(w io.Writer) error {
 	var p picture
-	fmt.Fprintf(&p, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"The path of a read\">\n", width, height)
+	fmt.Fprintf(&p, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"The "+
+		"path of a read\">\n", width, height)
 	fmt.Fprintf(&p, "<style>%s</style>\n<defs>\n", style)
 	for _, name := range []string{"read", "write"} {
-		fmt.Fprintf(&p, "<marker id=%q viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 L8 4 L0 8 z\" class=\"%s-head\"/></marker>\n", name, name)
+		fmt.Fprintf(&p, "<marker id=%q viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "+
+			"markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 L8 4 L0 8 z\" class=\"%s-head\"/></marker>\n",
+			name, name)
 	}
 	p.WriteString("</defs>\n")
 

@@ -53,8 +53,9 @@ var (
 	span    = regexp.MustCompile("`[^`\n]*`")
 	target  = regexp.MustCompile(`\]\([^()\s]*\)`)
 	// relative matches a sentence that begins with a free relative. A question may begin so.
-	relative = regexp.MustCompile(`(?:^|[.!?:]\)? +|[.!?:]\*\* +|\| +|\()(?:\*\*)?((?:Who|What|Whoever|Whatever|Whose)\b[^.?!|]*\??)`)
-	item     = regexp.MustCompile(`^(?:[-*]|\d+\.) +`)
+	relative = regexp.MustCompile(
+		`(?:^|[.!?:]\)? +|[.!?:]\*\* +|\| +|\()(?:\*\*)?((?:Who|What|Whoever|Whatever|Whose)\b[^.?!|]*\??)`)
+	item = regexp.MustCompile(`^(?:[-*]|\d+\.) +`)
 	// described matches a guard and its description. noSubject matches a description that continues
 	// the one before it, or that begins with a free relative.
 	described = regexp.MustCompile(`(?m)^guard .*\n(.*)$`)

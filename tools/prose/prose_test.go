@@ -76,7 +76,8 @@ func TestProse(t *testing.T) {
 	}
 	for rule := range reasons {
 		if !slices.Contains(found, rule) {
-			t.Errorf("scripts/prose.txt lists a flaw that does not exist any more: %s (go test ./tools/prose -write)", rule)
+			t.Errorf("scripts/prose.txt lists a flaw that does not exist any more: %s (go test ./tools/prose "+
+				"-write)", rule)
 		}
 	}
 }
@@ -197,7 +198,8 @@ func TestGuardFlaws(t *testing.T) {
 		"a value is given to nobody":       1,
 		strings.Repeat("word ", 21) + "is": 1,
 	} {
-		list := "# nobody\n\nguard nobody\n" + description + "\ntest . TestX\nedit x.go told\n-// nobody\n\nguard b\na line\n"
+		list := "# nobody\n\nguard nobody\n" + description +
+			"\ntest . TestX\nedit x.go told\n-// nobody\n\nguard b\na line\n"
 		if all := GuardFlaws("x.txt", list); len(all) != want {
 			t.Errorf("%q: %q, want %d", description, all, want)
 		}

@@ -12,7 +12,8 @@ import (
 	"strconv"
 )
 
-var line = regexp.MustCompile(`^Benchmark(.+)/(raw|cacheaside)-\d+\s+\d+\s+([0-9.]+) ns/op(?:\s+[0-9.]+ B/op\s+(\d+) allocs/op)?`)
+var line = regexp.MustCompile(
+	`^Benchmark(.+)/(raw|cacheaside)-\d+\s+\d+\s+([0-9.]+) ns/op(?:\s+[0-9.]+ B/op\s+(\d+) allocs/op)?`)
 
 type times struct {
 	nanos  map[string][]float64 // by "raw" and "cacheaside", one value per run

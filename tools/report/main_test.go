@@ -77,7 +77,8 @@ func TestReport(t *testing.T) {
 		t.Errorf("the last line is not %q:\n%s", want, b.String())
 	}
 	b.Reset()
-	if ok, err := summarize(&b, []string{"green.json"}, 0); !ok || err != nil || b.String() != "1 passed, 0 failed, 0 skipped\n" {
+	if ok, err := summarize(&b, []string{"green.json"}, 0); !ok || err != nil ||
+		b.String() != "1 passed, 0 failed, 0 skipped\n" {
 		t.Errorf("summarize: %v, %v:\n%s", ok, err, b.String())
 	}
 }

@@ -16,7 +16,8 @@ import (
 )
 
 // library are the folders of the library proper, with all that is in them.
-var library = []string{"internal", "bloom", "consistency", "canal", "lock", "meter", "msgpack", "otelcacheaside", "cacheasidetest"}
+var library = []string{"internal", "bloom", "consistency", "canal", "lock", "meter", "msgpack", "otelcacheaside",
+	"cacheasidetest"}
 
 // tools are the folders in them that no user's program links.
 var tools = []string{"internal/test", "internal/measure", "consistency/queuetest", "lock/locktest",

@@ -476,7 +476,8 @@ func TestSpelling(t *testing.T) {
 // respell writes a statement in another way. In it keywords are in upper case and names in lower
 // case.
 func respell(r *rand.Rand, statement string) string {
-	spaces := []string{" ", "\n", "\t\r\n", "/**/", "/* DROP TABLE x; ' */", " -- it's\n", "#`\n", "/*! */", "/*M!100100*/", "/*!50000 \n*/"}
+	spaces := []string{" ", "\n", "\t\r\n", "/**/", "/* DROP TABLE x; ' */", " -- it's\n", "#`\n", "/*! */",
+		"/*M!100100*/", "/*!50000 \n*/"}
 	var b strings.Builder
 	l := lexer{text: statement}
 	for from := 0; ; from = l.at {

@@ -111,7 +111,8 @@ func (l *lexer) scan() token {
 }
 
 func inWord(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= utf8.RuneSelf
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' ||
+		c >= utf8.RuneSelf
 }
 
 // executable returns the length of the prefix that makes a server execute a comment: /*! or /*M!,

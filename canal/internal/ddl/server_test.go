@@ -23,7 +23,8 @@ func TestServer(t *testing.T) {
 	shop, crm := m.Database(t), m.Database(t)+"_crm"
 	exec := func(statement string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), strings.NewReplacer("SHOP", shop, "CRM", crm).Replace(statement)); err != nil {
+		if _, err := db.ExecContext(t.Context(),
+			strings.NewReplacer("SHOP", shop, "CRM", crm).Replace(statement)); err != nil {
 			t.Fatalf("%s: %v", statement, err)
 		}
 	}

@@ -53,7 +53,8 @@ func (r *reader) statement() bool {
 	case "ANALYZE": // MariaDB's ANALYZE of a statement executes it
 		r.keyword("LOCAL", "NO_WRITE_TO_BINLOG")
 		return r.keyword("TABLE", "TABLES") && r.skipRest()
-	case "OPTIMIZE", "CHECK", "CHECKSUM", "FLUSH", "GRANT", "REVOKE", "USE", "INSTALL", "UNINSTALL", "CHANGE", "RESET", "PURGE", "KILL", "SHUTDOWN",
+	case "OPTIMIZE", "CHECK", "CHECKSUM", "FLUSH", "GRANT", "REVOKE", "USE", "INSTALL", "UNINSTALL", "CHANGE", "RESET",
+		"PURGE", "KILL", "SHUTDOWN",
 		"LOCK", "UNLOCK", "HELP", "SHOW", "DEALLOCATE", "BACKUP", "COMMENT", "SAVEPOINT", "RELEASE":
 		return r.skipRest()
 	}
@@ -135,7 +136,8 @@ func (r *reader) xa() bool {
 		return r.keyword("RECOVER") && r.skipRest()
 	}
 	var xid strings.Builder
-	for xid.Len() <= maxXID && r.token.kind != end && r.token.text != ";" && !slices.ContainsFunc([]string{"JOIN", "RESUME", "SUSPEND", "ONE"}, r.token.is) {
+	for xid.Len() <= maxXID && r.token.kind != end && r.token.text != ";" &&
+		!slices.ContainsFunc([]string{"JOIN", "RESUME", "SUSPEND", "ONE"}, r.token.is) {
 		if r.token.kind == single || r.token.kind == double {
 			xid.WriteString("'" + r.token.text + "'")
 		} else {

@@ -36,9 +36,11 @@ func CheckDriver(db *sqlx.DB) error {
 	case kind == "", (kind == sqldriver.Postgres) == (sqlx.BindType(name) == sqlx.DOLLAR):
 		return nil
 	case kind == sqldriver.Postgres:
-		return fmt.Errorf("db is a PostgreSQL database, but the driver name of the sqlx.DB is %q: use sqlx.NewDb(db, \"pgx\")", name)
+		return fmt.Errorf("db is a PostgreSQL database, but the driver name of the sqlx.DB is %q: use "+
+			"sqlx.NewDb(db, \"pgx\")", name)
 	}
-	return fmt.Errorf("db is a %s database, but the driver name of the sqlx.DB is %q, which is one of PostgreSQL", kind, name)
+	return fmt.Errorf("db is a %s database, but the driver name of the sqlx.DB is %q, which is one of PostgreSQL",
+		kind, name)
 }
 
 // Table is a table of a database.
@@ -80,7 +82,8 @@ func (t Table) Tx(ctx context.Context, f func(tx *sqlx.Tx) error) error {
 	if err != nil {
 		_ = tx.Rollback() // err is the cause
 		if sqldriver.SQLState(err) == privilege {
-			return fmt.Errorf("the role lacks a right on the table, or row-level security hides rows of it (see docs/guides/database.md#rights): %w", err)
+			return fmt.Errorf("the role lacks a right on the table, or row-level security hides rows of it (see "+
+				"docs/guides/database.md#rights): %w", err)
 		}
 		return err
 	}

@@ -139,9 +139,12 @@ func open(t *testing.T, flags ...string) *visit {
 		t.Fatal(err)
 	}
 	allocator, cancel := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(path), chromedp.UserDataDir(folder), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
-		chromedp.Flag("disable-default-apps", true), chromedp.Flag("disable-extensions", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
+		chromedp.ExecPath(path), chromedp.UserDataDir(folder), chromedp.Headless, chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
+		chromedp.Flag("disable-default-apps", true), chromedp.Flag("disable-extensions", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
 		chromedp.Env("HOME="+folder), chromedp.WindowSize(1280, 800), chromedp.WSURLReadTimeout(hang))
 	ctx, cancelPage := chromedp.NewContext(allocator)
 	ctx, cancelTime := context.WithTimeout(ctx, 5*hang)
@@ -154,7 +157,8 @@ func open(t *testing.T, flags ...string) *visit {
 	})
 	v.ctx = ctx
 	chromedp.ListenTarget(ctx, v.heard)
-	err = chromedp.Run(ctx, network.Enable(), log.Enable(), runtime.Enable(), emulation.SetDeviceMetricsOverride(1280, 800, 1, false), chromedp.Navigate(v.home))
+	err = chromedp.Run(ctx, network.Enable(), log.Enable(), runtime.Enable(),
+		emulation.SetDeviceMetricsOverride(1280, 800, 1, false), chromedp.Navigate(v.home))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +197,8 @@ func (v *visit) run(t *testing.T, actions ...chromedp.Action) {
 func (v *visit) text(t *testing.T, selector string) string {
 	t.Helper()
 	var text string
-	v.run(t, chromedp.Evaluate(`(document.querySelector(`+strconv.Quote(selector)+`) || {textContent: ""}).textContent`, &text))
+	v.run(t, chromedp.Evaluate(`(document.querySelector(`+strconv.Quote(selector)+
+		`) || {textContent: ""}).textContent`, &text))
 	return text
 }
 
@@ -239,7 +244,8 @@ func (v *visit) results(t *testing.T, name, re string) (protected, plain int) {
 // done waits until the line next to a switch reports, in protected, the result of the measurement.
 func (v *visit) done(t *testing.T, name, line string) {
 	t.Helper()
-	v.until(t, fmt.Sprintf("[data-switch=%s] dd.protected", name), func(s string) bool { return strings.HasPrefix(s, line+" In the first") })
+	v.until(t, fmt.Sprintf("[data-switch=%s] dd.protected", name),
+		func(s string) bool { return strings.HasPrefix(s, line+" In the first") })
 }
 
 // number evaluates an expression in the page.
@@ -279,7 +285,8 @@ func (v *visit) picture(t *testing.T, name string, dark bool) {
 	}
 	var png []byte
 	v.run(t,
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme",
+			Value: scheme}}),
 		chromedp.Sleep(300*time.Millisecond), // the next frame has these colours
 		chromedp.CaptureScreenshot(&png))
 	png, err := smaller(png)

@@ -55,7 +55,8 @@ func TestPage(t *testing.T) {
 			t.Errorf("the old row in %d processes of protected, %d of plain", protected, plain)
 		}
 		red := func(world string) int { return v.number(t, "red."+world) }
-		v.eventually(t, "all versions of the row red in plain: four maps and Redis", func() bool { return red("plain") == 5 })
+		v.eventually(t, "all versions of the row red in plain: four maps and Redis",
+			func() bool { return red("plain") == 5 })
 		if n := red("protected"); n != 0 {
 			t.Errorf("%d red versions of the row in protected", n)
 		}
@@ -87,7 +88,10 @@ func TestPage(t *testing.T) {
 		}
 		v.click(t, button)
 		v.done(t, "bus", "Process 2 does not receive invalidations.")
-		v.eventually(t, "an empty memory of process 2, and no other", func() bool { second, others := memories(); return second == 0 && others == 3 })
+		v.eventually(t, "an empty memory of process 2, and no other", func() bool {
+			second, others := memories()
+			return second == 0 && others == 3
+		})
 		v.click(t, button)
 		v.done(t, "bus", "Process 2 receives invalidations again.")
 		v.eventually(t, "memory of process 2", func() bool { second, _ := memories(); return second == 1 })
@@ -105,7 +109,9 @@ func TestPage(t *testing.T) {
 		for _, on := range []bool{true, false} {
 			v.click(t, button)
 			at := v.number(t, "history.at(-1).at")
-			v.eventually(t, "frames", func() bool { return v.number(t, "history.filter((p) => p.at > "+strconv.Itoa(at)+").length") >= 3 })
+			v.eventually(t, "frames", func() bool {
+				return v.number(t, "history.filter((p) => p.at > "+strconv.Itoa(at)+").length") >= 3
+			})
 			if is := v.number(t, "document.querySelectorAll(`"+pressed+"`).length") == 1; is != on {
 				t.Errorf("the button shows %v, after a click for %v", is, on)
 			}
@@ -147,11 +153,15 @@ func TestPage(t *testing.T) {
 	})
 	t.Run("protection", func(t *testing.T) {
 		v.click(t, "[data-protection=bloom]")
-		v.until(t, "[data-switch=protection] dd.protected", func(s string) bool { return strings.HasPrefix(s, "bloom off. In") })
+		v.until(t, "[data-switch=protection] dd.protected", func(s string) bool {
+			return strings.HasPrefix(s, "bloom off. In")
+		})
 		v.click(t, "[data-do=absent]")
 		v.until(t, "[data-switch=absent] dd.protected", regexp.MustCompile(`do not exist: 1,\d\d\d loads`).MatchString)
 		v.click(t, "[data-protection=bloom]")
-		v.until(t, "[data-switch=protection] dd.protected", func(s string) bool { return strings.HasPrefix(s, "bloom on. In") })
+		v.until(t, "[data-switch=protection] dd.protected", func(s string) bool {
+			return strings.HasPrefix(s, "bloom on. In")
+		})
 	})
 	t.Run("traffic", func(t *testing.T) {
 		v.traffic(t, 800, 10)
@@ -212,7 +222,9 @@ func TestRedisFails(t *testing.T) {
 			was := v.text(t, "[data-world=plain] [data-tile=errors]")
 			v.until(t, "[data-world=plain] [data-tile=errors]", func(s string) bool { return s != was })
 		})
-		v.until(t, "[data-world=protected] tbody tr:nth-child(1) td:nth-child(2)", func(s string) bool { return strings.HasPrefix(s, "v") })
+		v.until(t, "[data-world=protected] tbody tr:nth-child(1) td:nth-child(2)", func(s string) bool {
+			return strings.HasPrefix(s, "v")
+		})
 	})
 	if n := v.text(t, "[data-world=protected] [data-tile=errors]"); n != "0" {
 		t.Errorf("%s errors in protected", n)
@@ -243,7 +255,8 @@ func (v *visit) traffic(t *testing.T, reads, writes int) {
 		if (id === "writes") e.dispatchEvent(new Event("change"));
 	}`, reads, writes), nil))
 	v.eventually(t, "a line of it", func() bool {
-		return strings.Contains(v.text(t, "[data-world=protected] .log"), fmt.Sprintf("%d reads and %d writes a second. In the first", reads, writes))
+		return strings.Contains(v.text(t, "[data-world=protected] .log"),
+			fmt.Sprintf("%d reads and %d writes a second. In the first", reads, writes))
 	})
 	v.until(t, "#reads-now", func(s string) bool { return s == strconv.Itoa(reads) })
 	v.until(t, "#writes-now", func(s string) bool { return s == strconv.Itoa(writes) })

@@ -91,7 +91,8 @@ var (
 
 func file_book_proto_rawDescGZIP() []byte {
 	file_book_proto_rawDescOnce.Do(func() {
-		file_book_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_book_proto_rawDesc), len(file_book_proto_rawDesc)))
+		file_book_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_book_proto_rawDesc),
+			len(file_book_proto_rawDesc)))
 	})
 	return file_book_proto_rawDescData
 }

@@ -130,7 +130,9 @@ func (w *walk) value(p Place) {
 	}
 	if p.Type.Kind() == reflect.Interface {
 		if p.Type.NumMethod() > 0 {
-			w.report(p.Path, &Problem{Reason: fmt.Sprintf("it is an interface, %v, and the decoder cannot know which type to create", p.Type), Cure: "use a type that is no interface"})
+			w.report(p.Path, &Problem{Reason: fmt.Sprintf(
+				"it is an interface, %v, and the decoder cannot know which type to create", p.Type),
+				Cure: "use a type that is no interface"})
 		}
 		return
 	}
@@ -284,7 +286,9 @@ func (w *walk) embed(place Place, in []reflect.Type, found *[]field) {
 		place.Type, place.Addressable = place.Type.Elem(), true
 	}
 	if slices.Contains(in, place.Type) { // recursive by a pointer
-		w.report(place.Path, &Problem{Reason: fmt.Sprintf("a %v is embedded in itself, and its fields have the same names", place.Type), Cure: "give the field a name"})
+		w.report(place.Path, &Problem{Reason: fmt.Sprintf(
+			"a %v is embedded in itself, and its fields have the same names", place.Type),
+			Cure: "give the field a name"})
 		return
 	}
 	before := len(*found)

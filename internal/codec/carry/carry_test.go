@@ -126,7 +126,8 @@ type filler struct {
 
 // goesOn reports whether a value of t may contain further values of t.
 func (f filler) goesOn(t reflect.Type) bool {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Array || t.Kind() == reflect.Map {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Array ||
+		t.Kind() == reflect.Map {
 		t = t.Elem()
 	}
 	return f.in[t] < 3
@@ -200,7 +201,8 @@ func (f filler) kind(v reflect.Value) {
 	case reflect.UnsafePointer:
 		v.SetPointer(unsafe.Pointer(new(int)))
 	case reflect.Interface:
-		for _, x := range []any{"x", errors.New("x"), stringer("x"), strings.NewReader("x"), t0, json.Marshaler(json.RawMessage("1"))} {
+		for _, x := range []any{"x", errors.New("x"), stringer("x"), strings.NewReader("x"), t0,
+			json.Marshaler(json.RawMessage("1"))} {
 			if reflect.TypeOf(x).Implements(v.Type()) {
 				v.Set(reflect.ValueOf(x))
 				break

@@ -186,7 +186,8 @@ func jsonKey(p Place) (*Ways, *Problem) {
 	t, pointer := p.Type, reflect.PointerTo(p.Type)
 	encodes, decodes := textual(t), unmarshalText.On(pointer)
 	kind := t.Kind()
-	number := kind >= reflect.Int && kind <= reflect.Uintptr || V2 && (kind == reflect.Float32 || kind == reflect.Float64)
+	number := kind >= reflect.Int && kind <= reflect.Uintptr || V2 &&
+		(kind == reflect.Float32 || kind == reflect.Float64)
 	switch {
 	case kind == reflect.String:
 		return nil, nil
@@ -247,7 +248,9 @@ func jsonField(f reflect.StructField) Field {
 		return Field{Problem: &Problem{Reason: `encoding/json refuses the option "format" of its tag`,
 			Cure: "take the option away", Never: true}}
 	case !V2 && slices.Contains(options, "string") && quotes(t) && hasMethods(t):
-		return Field{Problem: &Problem{Reason: fmt.Sprintf(`the option "string" of its tag, and the methods of %v, exclude each other`, t), Cure: "take the option away"}}
+		return Field{Problem: &Problem{Reason: fmt.Sprintf(
+			`the option "string" of its tag, and the methods of %v, exclude each other`, t),
+			Cure: "take the option away"}}
 	case name == "":
 		return Field{Name: f.Name}
 	}
@@ -263,7 +266,8 @@ func ambiguous(tag string) bool {
 	}
 	return slices.ContainsFunc(strings.Split(list, ","), func(option string) bool {
 		word := option
-		if i := strings.IndexFunc(option, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r) }); i >= 0 {
+		if i := strings.IndexFunc(option,
+			func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r) }); i >= 0 {
 			word = option[:i]
 		}
 		switch word {

@@ -119,7 +119,9 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 // encoding of v, a pointer to a zero struct, with that of a zero inner: same reports whether they
 // are equal. Then it changes each other field of v and encodes v again. It changes unexported
 // fields only if private is set.
-func LeftOut(v reflect.Value, index int, inner reflect.Type, encode func(pointer any) ([]byte, error), private bool) (lost string, same bool) {
+func LeftOut(
+	v reflect.Value, index int, inner reflect.Type, encode func(pointer any) ([]byte, error), private bool,
+) (lost string, same bool) {
 	whole, err := attempt(encode, v)
 	if err != nil {
 		return "", false

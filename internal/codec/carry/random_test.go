@@ -13,11 +13,16 @@ import (
 // parts are the building blocks of random types. None is a struct with methods that could be
 // embedded: reflect.StructOf does not promote them.
 var parts = []reflect.Type{
-	reflect.TypeFor[int](), reflect.TypeFor[string](), reflect.TypeFor[bool](), reflect.TypeFor[float32](), reflect.TypeFor[[]byte](), reflect.TypeFor[kind](), reflect.TypeFor[any](),
-	reflect.TypeFor[time.Time](), reflect.TypeFor[big.Int](), reflect.TypeFor[netip.Addr](), reflect.TypeFor[text](), reflect.TypeFor[byValue](), reflect.TypeFor[raw](),
-	reflect.TypeFor[binary](), reflect.TypeFor[selfer](), reflect.TypeFor[textInt](), reflect.TypeFor[textInt2](), reflect.TypeFor[textKey](), reflect.TypeFor[writesText](),
-	reflect.TypeFor[private](), reflect.TypeFor[Public](), reflect.TypeFor[Empty](), reflect.TypeFor[tree](), reflect.TypeFor[clear](), reflect.TypeFor[twice](),
-	reflect.TypeFor[error](), reflect.TypeFor[complex64](), reflect.TypeFor[namedPointer](), reflect.TypeFor[ownTime](), reflect.TypeFor[onlyTime](), reflect.TypeFor[uint8](), reflect.TypeFor[octet](),
+	reflect.TypeFor[int](), reflect.TypeFor[string](), reflect.TypeFor[bool](), reflect.TypeFor[float32](),
+	reflect.TypeFor[[]byte](), reflect.TypeFor[kind](), reflect.TypeFor[any](),
+	reflect.TypeFor[time.Time](), reflect.TypeFor[big.Int](), reflect.TypeFor[netip.Addr](), reflect.TypeFor[text](),
+	reflect.TypeFor[byValue](), reflect.TypeFor[raw](),
+	reflect.TypeFor[binary](), reflect.TypeFor[selfer](), reflect.TypeFor[textInt](), reflect.TypeFor[textInt2](),
+	reflect.TypeFor[textKey](), reflect.TypeFor[writesText](),
+	reflect.TypeFor[private](), reflect.TypeFor[Public](), reflect.TypeFor[Empty](), reflect.TypeFor[tree](),
+	reflect.TypeFor[clear](), reflect.TypeFor[twice](),
+	reflect.TypeFor[error](), reflect.TypeFor[complex64](), reflect.TypeFor[namedPointer](), reflect.TypeFor[ownTime](),
+	reflect.TypeFor[onlyTime](), reflect.TypeFor[uint8](), reflect.TypeFor[octet](),
 }
 
 var (
@@ -26,7 +31,8 @@ var (
 		"", "", "", `json:"-"`, `json:"a"`, `json:"A,omitempty"`, `json:",omitempty"`, `json:",string"`, `json:"b,omitzero"`, `msgpack:"-" json:"c"`, `codec:"A" json:"d"`, `json:"x y"`, `json:"x\"y"`,
 	}
 	embeddable = []reflect.Type{
-		reflect.TypeFor[Public](), reflect.TypeFor[Empty](), reflect.TypeFor[*Public](), reflect.TypeFor[EmbedsPublic](), reflect.TypeFor[Kind](),
+		reflect.TypeFor[Public](), reflect.TypeFor[Empty](), reflect.TypeFor[*Public](),
+		reflect.TypeFor[EmbedsPublic](), reflect.TypeFor[Kind](),
 	}
 )
 

@@ -64,9 +64,13 @@ func (*decoy) UnmarshalJSONFrom() error             { return nil }
 
 func init() {
 	rows = append(rows,
-		rowOf[writesTo]("writesTo", ""), rowOf[[]*writesTo]("writesTo", ""), both[readsFrom](""), rowOf[stream]("", "stream.n"), rowOf[[]stream]("", "stream.n"), rowOf[map[string]stream]("stream", "stream.n"),
-		rowOf[map[string]*stream]("", "stream.n"), rowOf[streamed]("", "streamed.n"), rowOf[map[string]streamed]("", "streamed.n"), rowOf[withStream]("withStream.A", "withStream.streamed.n"), rowOf[onlyStream]("", "onlyStream.streamed.n"),
-		rowOf[oldAndNew]("", "oldAndNew.n"), rowOf[oldReader]("", "oldReader.n"), rowOf[appends]("", "appends.n"), rowOf[map[appends]int]("", "appends.n"), rowOf[appendsTo]("appendsTo", ""), both[decoy](""),
+		rowOf[writesTo]("writesTo", ""), rowOf[[]*writesTo]("writesTo", ""), both[readsFrom](""),
+		rowOf[stream]("", "stream.n"), rowOf[[]stream]("", "stream.n"), rowOf[map[string]stream]("stream", "stream.n"),
+		rowOf[map[string]*stream]("", "stream.n"), rowOf[streamed]("", "streamed.n"),
+		rowOf[map[string]streamed]("", "streamed.n"), rowOf[withStream]("withStream.A", "withStream.streamed.n"),
+		rowOf[onlyStream]("", "onlyStream.streamed.n"),
+		rowOf[oldAndNew]("", "oldAndNew.n"), rowOf[oldReader]("", "oldReader.n"), rowOf[appends]("", "appends.n"),
+		rowOf[map[appends]int]("", "appends.n"), rowOf[appendsTo]("appendsTo", ""), both[decoy](""),
 		rowOf[struct {
 			A stream `json:",string"`
 		}]("", "A.n"), rowOf[struct {

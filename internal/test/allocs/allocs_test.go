@@ -57,7 +57,8 @@ func fewest(enough float64, runs int, f func()) float64 {
 func TestMemoryHitAllocatesNothing(t *testing.T) {
 	c := local(t)
 	type row struct{ A, B int }
-	ints, err := cacheaside.NewLoader(c, "ints", func(_ context.Context, key int64) (row, error) { return row{1, 2}, nil }, nil)
+	ints, err := cacheaside.NewLoader(c, "ints",
+		func(_ context.Context, key int64) (row, error) { return row{1, 2}, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,10 @@ func (refuser) MightContainNow(string) (may, known bool) { return false, true }
 // TestRefusedGetAllocations: a refused Get allocates its round, and no more.
 func TestRefusedGetAllocations(t *testing.T) {
 	c := local(t)
-	l, err := cacheaside.NewLoader(c, "row", func(context.Context, string) (string, error) { return "", cacheaside.ErrNotFound }, &cacheaside.LoaderOptions{Filter: refuser{}})
+	l, err := cacheaside.NewLoader(c, "row", func(context.Context, string) (string,
+		error) {
+		return "", cacheaside.ErrNotFound
+	}, &cacheaside.LoaderOptions{Filter: refuser{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +131,9 @@ func TestRefusedGetAllocations(t *testing.T) {
 
 // cached returns a client of a real Redis, a cache, and a loader of texts whose keys 0 to 99 are in
 // Redis.
-func cached(t *testing.T, memoryBytes int64) (*redis.Client, *cacheaside.Cache, *cacheaside.Loader[int, string], []int) {
+func cached(
+	t *testing.T, memoryBytes int64,
+) (*redis.Client, *cacheaside.Cache, *cacheaside.Loader[int, string], []int) {
 	t.Helper()
 	o := testenv.SharedRedis(t).Options()
 	o.ContextTimeoutEnabled = true

@@ -100,7 +100,8 @@ func (d *table[V]) bounded(t *testing.T, step string) {
 	took := heap() - d.before
 	t.Logf("%s: %.1f MiB of %.1f", step, float64(took)/mib, float64(d.budget)/mib)
 	if took > d.budget*5/4+mib { // what the tests have themselves
-		t.Errorf("%s: the memory tier takes %.1f MiB, its budget is %.1f", step, float64(took)/mib, float64(d.budget)/mib)
+		t.Errorf("%s: the memory tier takes %.1f MiB, its budget is %.1f", step, float64(took)/mib,
+			float64(d.budget)/mib)
 	}
 }
 
@@ -260,14 +261,16 @@ func TestValuesOfLongKeys(t *testing.T) {
 	const budget, n = 8 * mib, 200
 	rdb := testenv.SharedRedis(t).Client(t)
 	newLoader := func() *cacheaside.Loader[int, []byte] {
-		cache, err := cacheaside.New(rdb, &cacheaside.Options{MemoryBytes: budget, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Minute})
+		cache, err := cacheaside.New(rdb, &cacheaside.Options{MemoryBytes: budget, RedisTimeout: testenv.Hang,
+			ReadTimeout: testenv.Hang, MaxStaleness: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { cache.Close() })
-		l, err := cacheaside.NewLoader(cache, "row", func(context.Context, int) ([]byte, error) { return []byte("v"), nil }, &cacheaside.LoaderOptions{
-			Key: cacheaside.KeyOf(func(key int) string { return strings.Repeat("x", 50_000) + strconv.Itoa(key) }),
-		})
+		l, err := cacheaside.NewLoader(cache, "row",
+			func(context.Context, int) ([]byte, error) { return []byte("v"), nil }, &cacheaside.LoaderOptions{
+				Key: cacheaside.KeyOf(func(key int) string { return strings.Repeat("x", 50_000) + strconv.Itoa(key) }),
+			})
 		if err != nil {
 			t.Fatal(err)
 		}

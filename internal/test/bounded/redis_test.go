@@ -58,14 +58,15 @@ func (f *fleet) rows(t *testing.T, o *cacheaside.Options, length func(key int) i
 	}
 	t.Cleanup(func() { cache.Close() })
 	l := &rowsOf{length: length}
-	l.Loader, err = cacheaside.NewBatchLoader(cache, "row", func(_ context.Context, keys []int) (map[int]string, error) {
-		l.loads.Add(int64(len(keys)))
-		rows := make(map[int]string, len(keys))
-		for _, key := range keys {
-			rows[key] = l.row(key)
-		}
-		return rows, nil
-	}, &cacheaside.LoaderOptions{TTL: time.Hour, EarlyRefresh: -1, BatchSize: 100})
+	l.Loader, err = cacheaside.NewBatchLoader(cache, "row",
+		func(_ context.Context, keys []int) (map[int]string, error) {
+			l.loads.Add(int64(len(keys)))
+			rows := make(map[int]string, len(keys))
+			for _, key := range keys {
+				rows[key] = l.row(key)
+			}
+			return rows, nil
+		}, &cacheaside.LoaderOptions{TTL: time.Hour, EarlyRefresh: -1, BatchSize: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

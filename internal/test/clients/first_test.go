@@ -62,11 +62,13 @@ func TestInvalidateAllDuringTheFirstPoll(t *testing.T) {
 	d := &table{}
 	open(t, server.Client(t), d, cacheaside.Options{}).stale(t, d) // now Redis has the rows
 	rdb := server.Client(t)
-	late := &lateReply{executed: make(chan struct{}), release: make(chan struct{}), second: make(chan struct{}), end: make(chan struct{})}
+	late := &lateReply{executed: make(chan struct{}), release: make(chan struct{}), second: make(chan struct{}),
+		end: make(chan struct{})}
 	rdb.AddHook(late)
 	// Without a memory tier it does not receive its own announcement, which would correct it in the
 	// end.
-	p := open(t, rdb, d, cacheaside.Options{MemoryBytes: -1, MaxStaleness: time.Minute, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
+	p := open(t, rdb, d, cacheaside.Options{MemoryBytes: -1, MaxStaleness: time.Minute, RedisTimeout: testenv.Hang,
+		ReadTimeout: testenv.Hang})
 	got := make(chan error, 1) // of the first read
 	go func() {
 		_, err := p.rows.Get(context.Background(), 0)
@@ -119,7 +121,8 @@ func TestInvalidateAllAfterGreaterNumbers(t *testing.T) {
 		}},
 		"lost hash": {func(t *testing.T, rdb *redis.Client, _ *process) {
 			ahead := time.Now().Add(time.Hour).UnixMicro()
-			if err := rdb.HSet(t.Context(), invalidation.Numbers(prefix, 0), "", ahead, "row", ahead).Err(); err != nil {
+			if err := rdb.HSet(t.Context(), invalidation.Numbers(prefix, 0), "", ahead, "row",
+				ahead).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}, func(t *testing.T, rdb *redis.Client, p *process) {

@@ -134,13 +134,14 @@ func TestServerThatBecomesACluster(t *testing.T) {
 	single, shard := testenv.StartRedis(t), testenv.StartShard(t)
 	var mu sync.Mutex
 	addr, conns := single.Addr, []net.Conn(nil)
-	rdb := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		conns = append(conns, c)
-		return c, err
-	}})
+	rdb := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true,
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			conns = append(conns, c)
+			return c, err
+		}})
 	defer rdb.Close()
 	p := open(t, rdb, &table{}, cacheaside.Options{})
 	defer p.Close()

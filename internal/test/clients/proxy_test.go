@@ -74,7 +74,8 @@ func shard(client net.Conn, servers []net.Conn) {
 			return
 		}
 		index := 0
-		if key := 1 + 2*strings.Count(strings.ToLower(args[0][:min(4, len(args[0]))]), "eval"); key < len(args) && strings.Contains(args[key], "{") {
+		if key := 1 + 2*strings.Count(strings.ToLower(args[0][:min(4, len(args[0]))]), "eval"); key < len(args) &&
+			strings.Contains(args[key], "{") {
 			h := fnv.New32a()
 			h.Write([]byte(args[key][strings.Index(args[key], "{"):]))
 			index = int(h.Sum32()) % len(servers)

@@ -88,10 +88,12 @@ func TestRefusedWrite(t *testing.T) {
 					t.Fatal(v, err)
 				}
 				do(t, admin, refusal.refuse...)
-				testenv.Eventually(t, refusal.info, func() bool { return strings.Contains(admin.Info(t.Context()).Val(), refusal.info) })
+				testenv.Eventually(t, refusal.info,
+					func() bool { return strings.Contains(admin.Info(t.Context()).Val(), refusal.info) })
 				d.version.Add(1)
 				err := write(t.Context(), p) // READONLY also ends the connection, and the next one is refused
-				if err == nil || !strings.Contains(err.Error(), code) && !strings.Contains(err.Error(), "is a replica") {
+				if err == nil || !strings.Contains(err.Error(), code) &&
+					!strings.Contains(err.Error(), "is a replica") {
 					t.Errorf("%s: %v", name, err)
 				}
 				if n := p.Stats().RedisOut; n != 1 {

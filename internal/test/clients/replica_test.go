@@ -169,7 +169,8 @@ func TestServersWithoutTheKeys(t *testing.T) {
 	other.ContextTimeoutEnabled = true
 	noDatabase := redis.NewClient(other)
 	defer noDatabase.Close()
-	for says, rdb := range map[string]*redis.Client{"is a Redis Sentinel": sentinel.Sentinels[0].Client(t), "refuses the database of Options.DB": noDatabase} {
+	for says, rdb := range map[string]*redis.Client{"is a Redis Sentinel": sentinel.Sentinels[0].Client(t),
+		"refuses the database of Options.DB": noDatabase} {
 		p := open(t, rdb, &table{}, patient())
 		_, err := p.rows.Get(t.Context(), 1)
 		refused(t, "Get", err, says)

@@ -107,7 +107,8 @@ func TestLockServicesThatStall(t *testing.T) {
 			if err == nil || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v, want an error other than DeadlineExceeded", err)
 			}
-			if err != nil && (!strings.Contains(err.Error(), c.says) || c.addr && !strings.Contains(err.Error(), addr)) {
+			if err != nil && (!strings.Contains(err.Error(), c.says) || c.addr &&
+				!strings.Contains(err.Error(), addr)) {
 				t.Errorf("it does not say %q, or %s: %v", c.says, addr, err)
 			}
 			short, cancel := context.WithTimeout(t.Context(), timeout/4)
@@ -146,12 +147,14 @@ func TestRedisThatStalls(t *testing.T) {
 	addr := silent(t)
 	failures(t, addr, func(t *testing.T, call func(context.Context) error) {
 		err := call(context.Background())
-		if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, cacheaside.ErrRedis) || !strings.Contains(err.Error(), addr) {
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, cacheaside.ErrRedis) ||
+			!strings.Contains(err.Error(), addr) {
 			t.Errorf("%v, want an error that names %s and is not DeadlineExceeded", err, addr)
 		}
 		short, cancel := context.WithTimeout(t.Context(), timeout/4)
 		defer cancel()
-		if err := call(short); err == nil || !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "command not sent, because Redis is down") {
+		if err := call(short); err == nil || !errors.Is(err, context.DeadlineExceeded) &&
+			!strings.Contains(err.Error(), "command not sent, because Redis is down") {
 			t.Errorf("%v, though the caller's time was over", err)
 		}
 	})
@@ -161,7 +164,8 @@ func TestRedisThatRefusesConnections(t *testing.T) {
 	addr := refusing(t)
 	failures(t, addr, func(t *testing.T, call func(context.Context) error) {
 		err := call(context.Background())
-		if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), addr) {
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) ||
+			!strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), addr) {
 			t.Errorf("%v, want an error that names %s and refused connections", err, addr)
 		}
 	})
@@ -175,7 +179,8 @@ func TestLocksWithoutConnections(t *testing.T) {
 	}
 	defer l.Close()
 	_, err = l.Acquire(context.Background(), "a", nil)
-	if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), addr) {
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) ||
+		!strings.Contains(err.Error(), addr) {
 		t.Error(err)
 	}
 }

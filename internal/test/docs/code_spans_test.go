@@ -17,14 +17,16 @@ import (
 type declarationsOfAll struct {
 	packages map[string]map[string]bool // exported names of the packages that users import, by the package's name
 	members  map[string]map[string]bool // fields and methods of the types of that name: see addMember
-	embeds   map[string][]string        // names of the types that types of that name embed; with a dot, of another package
-	fields   map[string][]string        // names of the types of fields of that name
-	tests    map[string]bool            // functions of tests
+	// names of the types that types of that name embed; with a dot, of another package
+	embeds map[string][]string
+	fields map[string][]string // names of the types of fields of that name
+	tests  map[string]bool     // functions of tests
 }
 
 func readDeclarations(t *testing.T) *declarationsOfAll {
 	t.Helper()
-	all := &declarationsOfAll{make(map[string]map[string]bool), make(map[string]map[string]bool), make(map[string][]string), make(map[string][]string), make(map[string]bool)}
+	all := &declarationsOfAll{make(map[string]map[string]bool), make(map[string]map[string]bool),
+		make(map[string][]string), make(map[string][]string), make(map[string]bool)}
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -150,7 +152,8 @@ func put(sets map[string]map[string]bool, set, name string) {
 
 // hasMember reports whether some type of that name, or a field's type, has a field or a method.
 func (all *declarationsOfAll) hasMember(name, member string) bool {
-	return all.typeHas(name, member, 0) || slices.ContainsFunc(all.fields[strings.TrimPrefix(name, ".")], func(typ string) bool { return all.typeHas(typ, member, 0) })
+	return all.typeHas(name, member, 0) || slices.ContainsFunc(all.fields[strings.TrimPrefix(name, ".")],
+		func(typ string) bool { return all.typeHas(typ, member, 0) })
 }
 
 // typeHas also looks at the types that a type embeds. One that is not declared here may have any
@@ -163,13 +166,15 @@ func (all *declarationsOfAll) typeHas(typ, member string, depth int) bool {
 	if all.members[typ] == nil {
 		return external
 	}
-	return all.members[typ][member] || depth < 5 && slices.ContainsFunc(all.embeds[typ], func(other string) bool { return all.typeHas(other, member, depth+1) })
+	return all.members[typ][member] || depth < 5 &&
+		slices.ContainsFunc(all.embeds[typ], func(other string) bool { return all.typeHas(other, member, depth+1) })
 }
 
 var (
 	selector = regexp.MustCompile(`^(?:([a-z]\w*)\.)?([A-Z]\w*)(?:\.([A-Z]\w*))?(?:\(.*\)|\{.*\})?$`)
 	ofTests  = regexp.MustCompile(`^(?:Test|Example|Benchmark|Fuzz)(?:[A-Z]\w*|_\w+)$`)
-	ownPaths = regexp.MustCompile(`^(?:\./)?((?:internal|scripts|tools|docs|examples|canal|consistency|lock|bloom|meter|cmd|torture|bench)/[\w./-]*\w)$`)
+	ownPaths = regexp.MustCompile(
+		`^(?:\./)?((?:internal|scripts|tools|docs|examples|canal|consistency|lock|bloom|meter|cmd|torture|bench)/[\w./-]*\w)$`)
 )
 
 // wrong returns what a code span names that does not exist: a path of the repository, a test, an

@@ -1,6 +1,8 @@
 package docs
 
 import (
+	"bytes"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -171,7 +173,9 @@ func TestLinksThatLeadNowhere(t *testing.T) {
 }
 
 // eachStruct calls found for the structs in those files of a folder whose text is wanted.
-func eachStruct(t *testing.T, folder string, wanted func(text string) bool, found func(file, name string, fields []string)) {
+func eachStruct(
+	t *testing.T, folder string, wanted func(text string) bool, found func(file, name string, fields []string),
+) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
@@ -366,7 +370,10 @@ var regionsOf = map[string][]string{
 	"docs/guides/lists.md": {"example_lists_test.go"},
 }
 
-// The pages show exactly the compiled snippets, and all of them.
+var update = flag.Bool("update", false, "write the compiled snippets into the pages that show them")
+
+// The pages show exactly the compiled snippets, and all of them. With the flag -update the test
+// writes them there.
 func TestSnippetsAreCompiled(t *testing.T) {
 	for page, files := range regionsOf {
 		b, err := os.ReadFile(page)
@@ -387,10 +394,18 @@ func TestSnippetsAreCompiled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if compiled, ok := region(string(source), name); !ok || compiled != shows {
-				t.Errorf("%s: the snippet %q is not as in %s:\n%s\n-- there:\n%s", page, name, file, shows, compiled)
+			compiled, ok := region(string(source), name)
+			if ok && *update {
+				b = bytes.Replace(b, []byte(m[0]), []byte(strings.Replace(m[0], shows, compiled, 1)), 1)
+			} else if !ok || compiled != shows {
+				t.Errorf("%s: the snippet %q is not as in %s (go test ./internal/test/docs -update):\n%s\n-- there:\n%s", page, name, file, shows, compiled)
 			}
 			shown[file+name] = true
+		}
+		if *update {
+			if err := os.WriteFile(page, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, file := range files {
 			source, err := os.ReadFile(file)

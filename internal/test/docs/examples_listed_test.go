@@ -140,7 +140,8 @@ func TestEachBeginningHasAnExample(t *testing.T) {
 				t.Errorf("%s: there is no %s any more", folder, name)
 			}
 			want := "Example" + strings.ReplaceAll(name, ".", "_")
-			if !slices.ContainsFunc(slices.Collect(maps.Keys(examples)), func(e string) bool { // also one of several: ExampleOptions_limits
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(examples)), func(e string) bool {
+				// also one of several: ExampleOptions_limits
 				suffix, ok := strings.CutPrefix(e, want+"_")
 				return e == want || ok && suffix != "" && strings.ToLower(suffix[:1]) == suffix[:1]
 			}) {
@@ -176,7 +177,8 @@ func TestExamplesAreRun(t *testing.T) {
 			if !strings.Contains(source, "\nfunc Example") {
 				continue
 			}
-			f, err := parser.ParseFile(token.NewFileSet(), file, source, parser.SkipObjectResolution|parser.ParseComments)
+			f, err := parser.ParseFile(token.NewFileSet(), file, source,
+				parser.SkipObjectResolution|parser.ParseComments)
 			if err != nil {
 				t.Fatal(err)
 			}

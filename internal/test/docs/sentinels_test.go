@@ -48,7 +48,8 @@ func TestSentinelsNameTheirPackage(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if base := filepath.Base(path); entry.IsDir() && (base == "internal" || base == "examples" || base == "bench" || base == "torture" || base != "." && strings.HasPrefix(base, ".")) {
+		if base := filepath.Base(path); entry.IsDir() && (base == "internal" || base == "examples" || base == "bench" ||
+			base == "torture" || base != "." && strings.HasPrefix(base, ".")) {
 			return filepath.SkipDir
 		}
 		if entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

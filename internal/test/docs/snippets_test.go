@@ -27,7 +27,8 @@ var known = strings.Fields(`context database/sql errors fmt net/http slices stri
 var inProgram = strings.Fields("github.com/alicebob/miniredis/v2 modernc.org/sqlite log")
 
 // ours are those of the library.
-var ours = strings.Fields("bloom canal canal/envelope canal/event canal/parking consistency consistency/pgnotify consistency/queuetest consistency/sqloutbox lock lock/driver lock/locktest lock/redlock meter")
+var ours = strings.Fields(
+	"bloom canal canal/envelope canal/event canal/parking consistency consistency/pgnotify consistency/queuetest consistency/sqloutbox lock lock/driver lock/locktest lock/redlock meter")
 
 // elsewhere lists the modules whose packages some snippets use, by a text that occurs in such a
 // snippet, with the other packages that these snippets use: paths, or names and paths.
@@ -227,7 +228,8 @@ func TestSnippetsThatAreWrong(t *testing.T) {
 // asTheSuite returns the flags that all tests are built with, so that the build cache is used.
 func asTheSuite() []string {
 	flags := []string{"-trimpath"}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if info, ok := debug.ReadBuildInfo(); ok &&
+		slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		flags = append(flags, "-race")
 	}
 	return flags
@@ -242,7 +244,8 @@ type exports struct {
 // exported are the packages that a module's packages import.
 func exported(t *testing.T, folder string) *exports {
 	t.Helper()
-	args := append(append([]string{"list"}, asTheSuite()...), "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
+	args := append(append([]string{"list"}, asTheSuite()...), "-export", "-deps", "-f",
+		"{{.ImportPath}} {{.Export}}", ".")
 	all := known
 	if folder == "." {
 		all = append(slices.Clone(known), inProgram...)

@@ -95,7 +95,9 @@ type process struct {
 	cache *cacheaside.Cache
 }
 
-func start(t *testing.T, rdb redis.UniversalClient, d *table, o *cacheaside.Options, lo *cacheaside.LoaderOptions) process {
+func start(
+	t *testing.T, rdb redis.UniversalClient, d *table, o *cacheaside.Options, lo *cacheaside.LoaderOptions,
+) process {
 	t.Helper()
 	c, err := cacheaside.New(rdb, o)
 	if err != nil {
@@ -121,7 +123,10 @@ func (p process) want(t *testing.T, d *table, want string, loads int64, options 
 
 // inBubble runs f with a process that is cut off from Redis, which it has reached before if warm,
 // and another one that is not.
-func inBubble(t *testing.T, f func(t *testing.T, d *table, link *cutter, p, other process), warm bool, o *cacheaside.Options, lo *cacheaside.LoaderOptions) {
+func inBubble(
+	t *testing.T, f func(t *testing.T, d *table, link *cutter, p, other process), warm bool, o *cacheaside.Options,
+	lo *cacheaside.LoaderOptions,
+) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		d, link := &table{versions: map[int]int{1: 1}}, &cutter{}
@@ -154,10 +159,12 @@ func TestLoadsWhileDown(t *testing.T) {
 					d.versions[1] = version
 					loads, reads, before := d.loads.Load(), 0, p.cache.Stats()
 					for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
-						if got, err := p.Get(t.Context(), 1); got != "1" != (version < 0) || err != nil != (version < 0) {
+						if got, err := p.Get(t.Context(), 1); got != "1" != (version < 0) ||
+							err != nil != (version < 0) {
 							t.Fatal(got, err)
 						}
-						if many, err := p.GetMany(t.Context(), []int{1}); err != nil || len(many) == 0 != (version < 0) {
+						if many, err := p.GetMany(t.Context(), []int{1}); err != nil ||
+							len(many) == 0 != (version < 0) {
 							t.Fatal(many, err)
 						}
 						reads += 2
@@ -167,7 +174,8 @@ func TestLoadsWhileDown(t *testing.T) {
 					if loads > 6 || loads < 5 {
 						t.Errorf("%d loads in 10 s, with a MaxStaleness of %v", loads, maxStaleness)
 					}
-					if s := p.cache.Stats(); s.HitsWhileDown-before.HitsWhileDown != int64(reads)-loads || s.MemoryHits-before.MemoryHits != int64(reads)-loads {
+					if s := p.cache.Stats(); s.HitsWhileDown-before.HitsWhileDown != int64(reads)-loads ||
+						s.MemoryHits-before.MemoryHits != int64(reads)-loads {
 						t.Errorf("%+v", s)
 					}
 				}, warm, nil, nil)

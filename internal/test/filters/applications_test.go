@@ -99,7 +99,8 @@ func TestTwoApplicationsWithOneFilterName(t *testing.T) {
 			}
 			cancel()
 			<-ended
-			if _, err := second.replica.Rebuild(t.Context(), bloom.Keys("x"), atOnce); !errors.Is(err, bloom.ErrForeign) {
+			if _, err := second.replica.Rebuild(t.Context(), bloom.Keys("x"), atOnce); !errors.Is(err,
+				bloom.ErrForeign) {
 				t.Errorf("Rebuild of the second application: %v", err)
 			}
 			if n := first.hidden(t, 0, 300); n > 0 {
@@ -175,9 +176,11 @@ func TestFilterOfAnotherTable(t *testing.T) {
 	var sources []bloom.Source
 	for from := range 2 {
 		schema := []string{"shop", "blog"}[from]
-		_, err := db.ExecContext(t.Context(), "CREATE SCHEMA "+schema+"; CREATE TABLE "+schema+".users (id BIGINT PRIMARY KEY)")
+		_, err := db.ExecContext(t.Context(),
+			"CREATE SCHEMA "+schema+"; CREATE TABLE "+schema+".users (id BIGINT PRIMARY KEY)")
 		must(t, err)
-		_, err = db.ExecContext(t.Context(), "INSERT INTO "+schema+".users SELECT generate_series("+strconv.Itoa(300*from)+", "+strconv.Itoa(300*from+299)+")")
+		_, err = db.ExecContext(t.Context(), "INSERT INTO "+schema+".users SELECT generate_series("+
+			strconv.Itoa(300*from)+", "+strconv.Itoa(300*from+299)+")")
 		must(t, err)
 		filters = append(filters, newFilter(t, rdb, "users", 1000))
 		sources = append(sources, bloom.Table[int64](db, schema+".users", "id"))
@@ -186,7 +189,8 @@ func TestFilterOfAnotherTable(t *testing.T) {
 	must(t, err)
 	failed := make(chan error, 16)
 	go func() {
-		_ = filters[1].Maintain(t.Context(), sources[1], &bloom.MaintainOptions{Rebuild: atOnce, Failed: func(err error) { failed <- err }})
+		_ = filters[1].Maintain(t.Context(), sources[1],
+			&bloom.MaintainOptions{Rebuild: atOnce, Failed: func(err error) { failed <- err }})
 	}()
 	if err := <-failed; !errors.Is(err, bloom.ErrForeign) {
 		t.Errorf("Maintain of the second application: %v", err)

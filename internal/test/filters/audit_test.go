@@ -97,7 +97,8 @@ func TestWrongFilter(t *testing.T) {
 		if s.FilterAudits != 2 || s.FilterHidden != 1 || fs.Hidden != 1 || s.Filtered != 1000+int64(hidden) {
 			t.Errorf("%+v, %+v", s, fs)
 		}
-		if log := r.log.String(); strings.Count(log, "refused a key whose row exists") != 1 || strings.Contains(log, "row1") {
+		if log := r.log.String(); strings.Count(log, "refused a key whose row exists") != 1 ||
+			strings.Contains(log, "row1") {
 			t.Error(log)
 		}
 		if state, _ := f.State(t.Context()); state.Built {
@@ -120,7 +121,8 @@ func TestWrongFilter(t *testing.T) {
 func TestAttackOnAudits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for every, want := range map[time.Duration]int64{0: 10, 5 * time.Second: 2, -1: 0} {
-			r := newRows(t, nil, cacheaside.Options{}, cacheaside.LoaderOptions{Filter: wrongLocal(t), AuditEvery: every})
+			r := newRows(t, nil, cacheaside.Options{},
+				cacheaside.LoaderOptions{Filter: wrongLocal(t), AuditEvery: every})
 			for i := range 1000 {
 				found, err := r.GetMany(t.Context(), keysOf(fmt.Sprint("no", i, "/"), 20))
 				if len(found) > 0 || err != nil {
@@ -128,7 +130,8 @@ func TestAttackOnAudits(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			if s := r.Stats(); s.Loads != want || s.FilterAudits != want || s.Filtered != 20_000 || s.FilterHidden != 0 || s.Unvalidated != 0 {
+			if s := r.Stats(); s.Loads != want || s.FilterAudits != want || s.Filtered != 20_000 ||
+				s.FilterHidden != 0 || s.Unvalidated != 0 {
 				t.Errorf("every %v: %+v", every, s)
 			}
 		}
@@ -213,7 +216,8 @@ func TestHiddenFromAFleet(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	process := func() (*bloom.Redis, *rows) {
 		f := newFilter(t, server.Client(t), "fleet", 1000)
-		return f, newRows(t, server.Client(t), cacheaside.Options{MemoryBytes: -1, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang}, cacheaside.LoaderOptions{Filter: f})
+		return f, newRows(t, server.Client(t), cacheaside.Options{MemoryBytes: -1, RedisTimeout: testenv.Hang,
+			ReadTimeout: testenv.Hang}, cacheaside.LoaderOptions{Filter: f})
 	}
 	f, r := process()
 	_, err := f.Rebuild(t.Context(), bloom.Keys(keysOf("another table's:", 1000)...), atOnce)
@@ -237,7 +241,8 @@ func TestHiddenFromAFleet(t *testing.T) {
 		r.hides(t, key) // the first that is refused is checked
 	}
 	testenv.Eventually(t, "that no process hides a row", func() bool {
-		return hidden(t, f, keysOf("row", 20))+hidden(t, g, keysOf("row", 20))+hidden(t, replica, keysOf("row", 20)) == 0
+		return hidden(t, f, keysOf("row", 20))+hidden(t, g, keysOf("row", 20))+hidden(t, replica,
+			keysOf("row", 20)) == 0
 	})
 	if s := f.Stats(); s.Hidden != 1 {
 		t.Errorf("%+v", s)
@@ -293,7 +298,8 @@ func again(t *testing.T, reader, worker reported) {
 		return bloom.Keys("a")(ctx, after)
 	}
 	go func() {
-		ended <- worker.Maintain(ctx, source, &bloom.MaintainOptions{Every: -1, Check: 20 * time.Second, Rebuild: atOnce})
+		ended <- worker.Maintain(ctx, source,
+			&bloom.MaintainOptions{Every: -1, Check: 20 * time.Second, Rebuild: atOnce})
 	}()
 	refused := 0
 	for range 90 {

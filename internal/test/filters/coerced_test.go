@@ -35,7 +35,8 @@ func TestKeysThatADatabaseTakesForOthers(t *testing.T) {
 				t.Parallel()
 				f, err := bloom.NewLocal(1000, 0.0001)
 				must(t, err)
-				r := newRows(t, nil, cacheaside.Options{MemoryBytes: -1}, cacheaside.LoaderOptions{Filter: f, AuditEvery: cacheaside.MinTTL})
+				r := newRows(t, nil, cacheaside.Options{MemoryBytes: -1},
+					cacheaside.LoaderOptions{Filter: f, AuditEvery: cacheaside.MinTTL})
 				r.load = func(ctx context.Context, key string) (name string, err error) {
 					return name, db.QueryRowContext(ctx, "SELECT name FROM "+table+" WHERE id = ?", key).Scan(&name)
 				}

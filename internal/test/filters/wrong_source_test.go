@@ -71,7 +71,8 @@ func columns() map[string]column {
 }
 
 func (c column) loader(t *testing.T, f cacheaside.Filter, auditEvery time.Duration) *rows {
-	r := newRows(t, nil, cacheaside.Options{MemoryBytes: -1}, cacheaside.LoaderOptions{Filter: f, AuditEvery: auditEvery})
+	r := newRows(t, nil, cacheaside.Options{MemoryBytes: -1},
+		cacheaside.LoaderOptions{Filter: f, AuditEvery: auditEvery})
 	r.load = func(_ context.Context, key string) (string, error) {
 		if found := c.find(key); found != "" {
 			return "of " + found, nil
@@ -163,11 +164,13 @@ func outsider(t *testing.T, c column, kind string, duration time.Duration) {
 	if n := builds.Load(); n != want {
 		t.Errorf("the filter was built %d times", n)
 	}
-	if n := attacked.Stats().FilterHidden; n == 0 || hidden(t, here, []string{"nobody"})+hidden(t, there, []string{"nobody"}) != 0 {
+	if n := attacked.Stats().FilterHidden; n == 0 ||
+		hidden(t, here, []string{"nobody"})+hidden(t, there, []string{"nobody"}) != 0 {
 		t.Errorf("the filter is in use after %d audits that found a row", n)
 	}
 	time.Sleep(time.Duration(want) * 200 * time.Second) // the attack has ended
-	if builds.Load() != want+1 || hidden(t, here, []string{"nobody"}) != 1 || hidden(t, there, []string{"nobody"}) != 1 {
+	if builds.Load() != want+1 || hidden(t, here, []string{"nobody"}) != 1 ||
+		hidden(t, there, []string{"nobody"}) != 1 {
 		t.Errorf("the filter is not in use again after %d builds", builds.Load())
 	}
 }

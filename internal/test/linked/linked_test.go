@@ -72,7 +72,8 @@ func TestWhatLocksLink(t *testing.T) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(packages(t, "../../../lock/redlock"), func(p string) bool { return strings.HasPrefix(p, "github.com/go-redsync/redsync/v4/redis/goredis") }) {
+	if !slices.ContainsFunc(packages(t, "../../../lock/redlock"),
+		func(p string) bool { return strings.HasPrefix(p, "github.com/go-redsync/redsync/v4/redis/goredis") }) {
 		t.Error("a Redlock does not link redsync's pools")
 	}
 }

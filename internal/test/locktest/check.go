@@ -61,7 +61,8 @@ func check(t *testing.T, events []Event, late time.Duration) {
 	}
 	t.Logf("%d acquired, %d released, %d expired", count["acquire"], count["release"], count["expire"])
 	if least < math.MaxInt64 {
-		t.Logf("contexts ended at least %v before the lock could pass; timers were late by at most %v", least.Round(time.Microsecond), late.Round(time.Microsecond))
+		t.Logf("contexts ended at least %v before the lock could pass; timers were late by at most %v",
+			least.Round(time.Microsecond), late.Round(time.Microsecond))
 	}
 	if Full() && least <= 0 { // otherwise timers may be late
 		t.Errorf("a context had not ended, or %v after the lock could pass", -least)
@@ -103,7 +104,8 @@ func explain(t *testing.T, events []Event) {
 	for i, a := range all {
 		for _, b := range all[i+1:] {
 			if a.name == b.name && (b.from < a.until || b.token <= a.token) {
-				t.Logf("%s: lease %x, token %d until %s; lease %x, token %d from %v before", a.name, a.lease, a.token, a.end, b.lease, b.token, time.Duration(a.until-b.from))
+				t.Logf("%s: lease %x, token %d until %s; lease %x, token %d from %v before", a.name, a.lease, a.token,
+					a.end, b.lease, b.token, time.Duration(a.until-b.from))
 			}
 		}
 	}

@@ -18,7 +18,9 @@ type Server interface {
 // name: for kind 0 a hang, for 1 reset connections, for 2 a bad line, for any other a stopped
 // server. On a bad line, one request in oneIn is delayed until its sender has timed out, and one in
 // oneIn loses its reply.
-func Disturb(ctx context.Context, r *rand.Rand, kind int, p *testenv.Proxy, s Server, long time.Duration, oneIn int) string {
+func Disturb(
+	ctx context.Context, r *rand.Rand, kind int, p *testenv.Proxy, s Server, long time.Duration, oneIn int,
+) string {
 	d := UpTo(r, long)
 	switch kind {
 	case 0:

@@ -132,7 +132,8 @@ func Seeds() ([]uint64, time.Duration) {
 func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, emit func(Event)) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	for n := uint64(1); ctx.Err() == nil; n++ {
-		w := work{Event: Event{Name: string('a' + rune(r.IntN(2))), Lease: uint64(os.Getpid())<<40 + seed<<24 + n}, emit: emit}
+		w := work{Event: Event{Name: string('a' + rune(r.IntN(2))), Lease: uint64(os.Getpid())<<40 + seed<<24 + n},
+			emit: emit}
 		o := &lock.AcquireOptions{Fixed: r.IntN(6) == 0}
 		hold := UpTo(r, ttl/10)
 		if o.Fixed || r.IntN(10) == 0 {
@@ -179,7 +180,8 @@ func (w *work) hold(ctx context.Context, lease *lock.Lease, d, ttl time.Duration
 	case <-time.After(d):
 	case <-lease.Context().Done():
 	}
-	now, cause := time.Now(), context.Cause(lease.Context()) // in this order: after its deadline a lease's context should have ended
+	// in this order: after its deadline a lease's context should have ended
+	now, cause := time.Now(), context.Cause(lease.Context())
 	deadline := lease.Deadline()
 	left := deadline.Sub(now)
 	w.Call, w.Return = min(now.UnixNano(), wall(deadline)), 0

@@ -45,7 +45,8 @@ func TestNestedThroughput(t *testing.T) {
 			}
 			wg.Wait()
 			rows[callers] = got.Load()
-			t.Logf("%d callers: %d rows, %d failed, %d refused, %d queries at once", callers, got.Load(), failed.Load(), c.Stats().Unavailable, d.most.Load())
+			t.Logf("%d callers: %d rows, %d failed, %d refused, %d queries at once", callers, got.Load(), failed.Load(),
+				c.Stats().Unavailable, d.most.Load())
 			if failed.Load() != 0 || c.Stats().Unavailable != 0 || d.most.Load() > 100 {
 				t.Errorf("%d failed, %d queries at once", failed.Load(), d.most.Load())
 			}

@@ -15,7 +15,10 @@ import (
 )
 
 // tree is a batch loader of rows that need the rows whose keys needs returns.
-func tree(t *testing.T, c *cacheaside.Cache, name string, o *cacheaside.LoaderOptions, needs func(key int) (from *loader, others []int)) (l *loader, calls *atomic.Int64) {
+func tree(
+	t *testing.T, c *cacheaside.Cache, name string, o *cacheaside.LoaderOptions,
+	needs func(key int) (from *loader, others []int),
+) (l *loader, calls *atomic.Int64) {
 	t.Helper()
 	calls = new(atomic.Int64)
 	l, err := cacheaside.NewBatchLoader(c, name, func(ctx context.Context, keys []int) (map[int]string, error) {
@@ -70,7 +73,8 @@ func TestRowNeedsAnotherOfItsBatch(t *testing.T) {
 				}
 				return nil, nil
 			})
-			view = newLoader(t, c, "view", func(ctx context.Context, key int) (string, error) { return rows.Get(ctx, key) }, nil)
+			view = newLoader(t, c, "view",
+				func(ctx context.Context, key int) (string, error) { return rows.Get(ctx, key) }, nil)
 			rows.Bypass(test.bypass)
 			began := time.Now()
 			got, err := rows.GetMany(t.Context(), []int{3, 2, 30}, test.reads...)
@@ -199,16 +203,18 @@ func errorsOfNestedBatches(t *testing.T, levels int) {
 			for depth := range levels {
 				below := top
 				var err error
-				top, err = cacheaside.NewBatchLoader(c, fmt.Sprint("level", depth), func(ctx context.Context, keys []int) (map[int]string, error) {
-					if below == nil {
-						return nil, fail(keys)
-					}
-					rows, err := below.GetMany(ctx, keys)
-					if err != nil && rewrap {
-						return rows, each(keys, func(int) error { return fmt.Errorf("below: %w", err) })
-					}
-					return rows, err
-				}, &cacheaside.LoaderOptions{BatchSize: map[bool]int{true: 10, false: 100}[name == "a short batch"], BreakAt: -1})
+				top, err = cacheaside.NewBatchLoader(c, fmt.Sprint("level", depth),
+					func(ctx context.Context, keys []int) (map[int]string, error) {
+						if below == nil {
+							return nil, fail(keys)
+						}
+						rows, err := below.GetMany(ctx, keys)
+						if err != nil && rewrap {
+							return rows, each(keys, func(int) error { return fmt.Errorf("below: %w", err) })
+						}
+						return rows, err
+					}, &cacheaside.LoaderOptions{BatchSize: map[bool]int{true: 10, false: 100}[name == "a short batch"],
+						BreakAt: -1})
 				if err != nil {
 					t.Fatal(err)
 				}

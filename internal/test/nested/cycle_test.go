@@ -78,8 +78,10 @@ func TestLoadAsksForItselfByOthers(t *testing.T) {
 		defer first.Close()
 		defer second.Close()
 		var a *loader
-		b := newLoader(t, second, "b", func(ctx context.Context, key int) (string, error) { return a.Get(ctx, key/2) }, nil)
-		c := newLoader(t, first, "c", func(ctx context.Context, key int) (string, error) { return b.Get(ctx, key+1) }, nil)
+		b := newLoader(t, second, "b",
+			func(ctx context.Context, key int) (string, error) { return a.Get(ctx, key/2) }, nil)
+		c := newLoader(t, first, "c",
+			func(ctx context.Context, key int) (string, error) { return b.Get(ctx, key+1) }, nil)
 		a = newLoader(t, first, "a", func(ctx context.Context, key int) (string, error) {
 			if key == 0 {
 				return "root", nil
@@ -175,7 +177,8 @@ func TestReloadReadsTheStaleValueNextToOthers(t *testing.T) {
 						return "first", nil
 					}
 					others.Go(func() {
-						if got, err := l.Get(context.WithValue(t.Context(), slow{}, true), key); got != "after first" || err != nil {
+						if got, err := l.Get(context.WithValue(t.Context(), slow{}, true), key); got != "after first" ||
+							err != nil {
 							t.Errorf("another reader: %q, %v", got, err)
 						}
 					})

@@ -63,7 +63,10 @@ func newCache(t *testing.T, rdb redis.UniversalClient, o cacheaside.Options) *ca
 	return c
 }
 
-func newLoader(t *testing.T, c *cacheaside.Cache, name string, load func(context.Context, int) (string, error), o *cacheaside.LoaderOptions) *loader {
+func newLoader(
+	t *testing.T, c *cacheaside.Cache, name string, load func(context.Context, int) (string, error),
+	o *cacheaside.LoaderOptions,
+) *loader {
 	t.Helper()
 	l, err := cacheaside.NewLoader(c, name, load, o)
 	if err != nil {
@@ -244,12 +247,13 @@ func TestLoadsThatAskForMany(t *testing.T) {
 		c := newCache(t, rdb(), cacheaside.Options{MaxLoads: 3})
 		defer c.Close()
 		inner := newLoader(t, c, "inner", d.leaf, nil)
-		batch, err := cacheaside.NewBatchLoader(c, "batch", func(ctx context.Context, keys []int) (map[int]string, error) {
-			if err := d.ask(ctx); err != nil {
-				return nil, err
-			}
-			return inner.GetMany(ctx, keys)
-		}, &cacheaside.LoaderOptions{BatchSize: 3})
+		batch, err := cacheaside.NewBatchLoader(c, "batch",
+			func(ctx context.Context, keys []int) (map[int]string, error) {
+				if err := d.ask(ctx); err != nil {
+					return nil, err
+				}
+				return inner.GetMany(ctx, keys)
+			}, &cacheaside.LoaderOptions{BatchSize: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,7 +313,8 @@ func TestLoadsOfOneBatchAskForEachOther(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, keys := range [][]int{forth, back, forth} {
 			wg.Go(func() {
-				if got, err := l.GetMany(t.Context(), keys); err != nil || len(got) != n || got[1] != fmt.Sprint(1+n/2) {
+				if got, err := l.GetMany(t.Context(), keys); err != nil || len(got) != n ||
+					got[1] != fmt.Sprint(1+n/2) {
 					t.Errorf("%d keys, %v", len(got), err)
 				}
 			})
@@ -335,12 +340,13 @@ func TestChainsOfTwoProcesses(t *testing.T) {
 			c := newCache(t, rdb, cacheaside.Options{MaxLoads: 2})
 			defer c.Close()
 			inner := newLoader(t, c, "inner", d[i].leaf, nil)
-			outer[i] = newLoader(t, c, fmt.Sprint("outer", i), d[i].asking(func(ctx context.Context, key int) (string, error) {
-				if _, err := inner.Get(ctx, (key+6*i)%12); err != nil { // each loads what the other will ask for
-					return "", err
-				}
-				return inner.Get(ctx, (key+6*i+6)%12)
-			}), nil)
+			outer[i] = newLoader(t, c, fmt.Sprint("outer", i),
+				d[i].asking(func(ctx context.Context, key int) (string, error) {
+					if _, err := inner.Get(ctx, (key+6*i)%12); err != nil { // each loads what the other will ask for
+						return "", err
+					}
+					return inner.Get(ctx, (key+6*i+6)%12)
+				}), nil)
 		}
 		began := time.Now()
 		var wg sync.WaitGroup

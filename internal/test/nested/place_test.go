@@ -156,7 +156,8 @@ func TestNestedLoadsWithoutAQueue(t *testing.T) {
 		}
 		wg.Wait()
 		if got.Load() != begun.Load() || got.Load() == 30 || d.most.Load() > 3 {
-			t.Errorf("%d loads had begun, %d came to their end; %d queries at once", begun.Load(), got.Load(), d.most.Load())
+			t.Errorf("%d loads had begun, %d came to their end; %d queries at once", begun.Load(), got.Load(),
+				d.most.Load())
 		}
 	})
 }

@@ -34,7 +34,8 @@ func TestMissesComeBeforeReloads(t *testing.T) {
 						mu.Unlock()
 						<-g
 						return fmt.Sprint(key), nil
-					}, &cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1, MaxLoads: limit})
+					}, &cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1,
+						MaxLoads: limit})
 					get := func(key int) {
 						if got, err := l.Get(t.Context(), key); got != fmt.Sprint(key) || err != nil {
 							t.Errorf("key %d: %q, %v", key, got, err)

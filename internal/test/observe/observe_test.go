@@ -42,7 +42,8 @@ func TestObserverPanics(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, rdb := testenv.Mini(t)
 				var log testenv.Log
-				c, err := cacheaside.New(rdb, &cacheaside.Options{Observer: f, MemoryBytes: -1, RedisTimeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				c, err := cacheaside.New(rdb, &cacheaside.Options{Observer: f, MemoryBytes: -1,
+					RedisTimeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -78,7 +79,8 @@ func TestObserverPanics(t *testing.T) {
 					t.Errorf("%+v", s)
 				}
 				synctest.Wait()
-				if s := log.String(); strings.Count(s, "the Observer has panicked") == 0 || strings.Count(s, "\n") > 4 || strings.Count(s, "secret") > strings.Count(s, "panic=secret") {
+				if s := log.String(); strings.Count(s, "the Observer has panicked") == 0 ||
+					strings.Count(s, "\n") > 4 || strings.Count(s, "secret") > strings.Count(s, "panic=secret") {
 					t.Error(s)
 				}
 			})
@@ -101,7 +103,8 @@ func (l *leaving) Begin(ctx context.Context, op, _ string, _ int) (context.Conte
 func TestObserverLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
-		c, err := cacheaside.New(rdb, &cacheaside.Options{Observer: &leaving{}, MaxLoads: 1, MemoryBytes: -1, RedisTimeout: 10 * time.Second})
+		c, err := cacheaside.New(rdb, &cacheaside.Options{Observer: &leaving{}, MaxLoads: 1, MemoryBytes: -1,
+			RedisTimeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

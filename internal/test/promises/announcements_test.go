@@ -132,7 +132,8 @@ func TestOnlyReadersWithMemorySubscribe(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "a"})
-	short := cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: 40 * time.Millisecond}
+	short := cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
+		MaxStaleness: 40 * time.Millisecond}
 	listeners := func() int64 {
 		return b.admin.PubSubNumSub(t.Context(), "cacheaside::invalidations").Val()["cacheaside::invalidations"]
 	}
@@ -144,12 +145,14 @@ func TestOnlyReadersWithMemorySubscribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)
-	if n := b.calls(t)["publish"] - before["publish"]; n != 1 || b.calls(t)["hget"]-before["hget"] != 1 || listeners() != 0 {
+	if n := b.calls(t)["publish"] - before["publish"]; n != 1 || b.calls(t)["hget"]-before["hget"] != 1 ||
+		listeners() != 0 {
 		t.Errorf("a process that only writes: %d scripts, %d listeners", n, listeners())
 	}
 	none := short
 	none.MemoryBytes = -1
-	bare, off := startOn(t, b.client(t), d, none, nil), startOn(t, b.client(t), d, short, &cacheaside.LoaderOptions{MemoryTTL: -1})
+	bare, off := startOn(t, b.client(t), d, none, nil), startOn(t, b.client(t), d, short,
+		&cacheaside.LoaderOptions{MemoryTTL: -1})
 	bare.want(t, 1, "a", nil)
 	off.want(t, 1, "a", nil)
 	time.Sleep(50 * time.Millisecond)
@@ -178,7 +181,8 @@ func TestFresh(t *testing.T) {
 		if v, err := p.Get(t.Context(), 1, cacheaside.Fresh); v != "new" || err != nil {
 			t.Errorf("%q, %v", v, err)
 		}
-		if m, err := p.GetMany(t.Context(), []int{1, 2, 3}, cacheaside.Fresh); err != nil || len(m) != 2 || m[1] != "new" || m[2] != "other" {
+		if m, err := p.GetMany(t.Context(), []int{1, 2, 3}, cacheaside.Fresh); err != nil || len(m) != 2 ||
+			m[1] != "new" || m[2] != "other" {
 			t.Errorf("%v, %v", m, err)
 		}
 		hits := p.Stats().MemoryHits
@@ -222,7 +226,9 @@ func (o *onFill) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		args := cmd.Args()
-		if !o.done && strings.HasPrefix(cmd.Name(), "eval") && len(args) == 7 && fmt.Sprint(cmd.(interface{ Val() any }).Val()) == "1" { // the fill script
+		if !o.done && strings.HasPrefix(cmd.Name(), "eval") && len(args) == 7 &&
+			fmt.Sprint(cmd.(interface{ Val() any }).Val()) == "1" {
+			// the fill script
 			o.done = true
 			o.do()
 		}
@@ -247,7 +253,8 @@ func TestStalenessIsBounded(t *testing.T) {
 			proxy, rdb := proxied(t, server)
 			d := newTable(map[int]string{1: "old"})
 			p := startOn(t, server.Client(t), d, patient, nil)
-			q := startOn(t, rdb, d, cacheaside.Options{RedisTimeout: 50 * time.Millisecond, ReadTimeout: 50 * time.Millisecond, MaxStaleness: bound}, nil)
+			q := startOn(t, rdb, d, cacheaside.Options{RedisTimeout: 50 * time.Millisecond,
+				ReadTimeout: 50 * time.Millisecond, MaxStaleness: bound}, nil)
 			defer q.cache.Close()
 			defer proxy.Hang(false)
 			hear(t, q.Loader)
@@ -401,7 +408,8 @@ func suspendedChild() {
 		panic(err)
 	}
 	defer c.Close()
-	l, err := cacheaside.NewLoader(c, "row", func(ctx context.Context, _ int) (string, error) { return rdb.Get(ctx, "row").Result() }, nil)
+	l, err := cacheaside.NewLoader(c, "row",
+		func(ctx context.Context, _ int) (string, error) { return rdb.Get(ctx, "row").Result() }, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -429,7 +437,8 @@ func suspendedChild() {
 func TestLateOwnDeleteInvalidatesMemory(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
-	p := start(t, b, d, cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
+	p := start(t, b, d, cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
+		MaxStaleness: time.Minute}, nil)
 	p.remembers(t, 1, "old")
 	if err := p.Invalidate(t.Context(), 9); err != nil { // loads the script
 		t.Fatal(err)
@@ -516,7 +525,8 @@ func TestLostMasterIsNotTrusted(t *testing.T) {
 	d := newTable(rows)
 	p := startOn(t, c.Client(t), d, noMemory, nil)
 	flushAll(t, backend{admin: c.Client(t)})
-	q := startOn(t, rdb, d, cacheaside.Options{RedisTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond, MaxStaleness: bound}, nil)
+	q := startOn(t, rdb, d, cacheaside.Options{RedisTimeout: 100 * time.Millisecond,
+		ReadTimeout: 100 * time.Millisecond, MaxStaleness: bound}, nil)
 	defer q.cache.Close()
 	hear(t, q.Loader)
 	var far, near []int // keys of the lost server, and of the others
@@ -575,7 +585,8 @@ func TestLostMasterIsNotTrusted(t *testing.T) {
 func TestRefreshWhileUntrusted(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
-	p := start(t, b, d, cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
+	p := start(t, b, d, cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
+		MaxStaleness: time.Minute}, nil)
 	p.remembers(t, 1, "old")
 	d.write(1, "new")
 	partsOf(p.cache).memory.Trust(0, time.Time{}) // the trust has expired

@@ -84,7 +84,8 @@ func TestBadKeyOfABatchFailsAlone(t *testing.T) {
 				}
 				return rows, nil
 			}
-			p := startMany(t, rdb, d, cacheaside.Options{MemoryBytes: -1}, &cacheaside.LoaderOptions{BadKey: refusesOwn})
+			p := startMany(t, rdb, d, cacheaside.Options{MemoryBytes: -1},
+				&cacheaside.LoaderOptions{BadKey: refusesOwn})
 			defer p.cache.Close()
 			for i := range 30 {
 				keys := []int{-1 - i}
@@ -107,7 +108,8 @@ func TestBadKeyOfABatchFailsAlone(t *testing.T) {
 // A loader that reads through another one passes its bad keys on, also as remembered failures.
 func TestBadKeysOfNestedLoads(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
-		inner := startLoad(t, rdb, func(_ context.Context, key int) (string, error) { return "", refused{} }, cacheaside.Options{}, nil)
+		inner := startLoad(t, rdb, func(_ context.Context, key int) (string, error) { return "", refused{} },
+			cacheaside.Options{}, nil)
 		defer inner.cache.Close()
 		outer, err := cacheaside.NewLoader(inner.cache, "outer", func(ctx context.Context, key int) (string, error) {
 			if key < 0 {
@@ -118,7 +120,8 @@ func TestBadKeysOfNestedLoads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		other := startLoad(t, rdb, func(_ context.Context, key int) (string, error) { return "", refused{} }, cacheaside.Options{}, nil)
+		other := startLoad(t, rdb, func(_ context.Context, key int) (string, error) { return "", refused{} },
+			cacheaside.Options{}, nil)
 		defer other.cache.Close()
 		for key := range 100 {
 			if key%20 == 0 {

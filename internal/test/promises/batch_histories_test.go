@@ -83,7 +83,8 @@ func (t *trips) count(cmd redis.Cmder) {
 // key of that number and the names of loaders. The command of an announcement has five more.
 func isPoll(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	return strings.HasPrefix(cmd.Name(), "eval") && len(args) > 3 && len(args) < 9 && strings.Contains(fmt.Sprint(args[3]), ":announced:")
+	return strings.HasPrefix(cmd.Name(), "eval") && len(args) > 3 && len(args) < 9 &&
+		strings.Contains(fmt.Sprint(args[3]), ":announced:")
 }
 
 func batchChild() {
@@ -167,12 +168,14 @@ func TestOverlappingBatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		warm := startMany(t, server.Client(t), newShelf(batchKeys), noMemory, nil)
-		if found, err := warm.GetMany(t.Context(), upTo(batchKeys)[batchCold:]); len(found) != batchKeys-batchCold || err != nil {
+		if found, err := warm.GetMany(t.Context(), upTo(batchKeys)[batchCold:]); len(found) != batchKeys-batchCold ||
+			err != nil {
 			t.Fatal(len(found), err)
 		}
 		var children []*testenv.Child
 		for process := range fleetProcesses {
-			children = append(children, testenv.SpawnChild(t, "batches", "REDIS="+server.Addr, "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process)))
+			children = append(children, testenv.SpawnChild(t, "batches", "REDIS="+server.Addr,
+				"SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process)))
 		}
 		for _, c := range children {
 			if line, err := c.ReadLine(testenv.Hang); line != "ready" {
@@ -209,7 +212,8 @@ func TestOverlappingBatches(t *testing.T) {
 		}
 		perBatch := float64(all.Trips) / (fleetProcesses * fleetCallers)
 		t.Logf("seed %d: %d batches of %d in %v: %d cold keys loaded by %d calls, %.2f round trips a batch",
-			seed, fleetProcesses*fleetCallers, batchSize, time.Since(began).Round(time.Millisecond), len(loads), all.Calls, perBatch)
+			seed, fleetProcesses*fleetCallers, batchSize, time.Since(began).Round(time.Millisecond), len(loads),
+			all.Calls, perBatch)
 		if again > 0 || len(loads) != batchCold {
 			t.Errorf("%d of %d keys are loaded twice or although they are cached", again, len(loads))
 		}

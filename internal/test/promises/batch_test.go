@@ -104,7 +104,9 @@ type many struct {
 	cache *cacheaside.Cache
 }
 
-func startMany(t testing.TB, rdb redis.UniversalClient, d *batchTable, o cacheaside.Options, lo *cacheaside.LoaderOptions) many {
+func startMany(
+	t testing.TB, rdb redis.UniversalClient, d *batchTable, o cacheaside.Options, lo *cacheaside.LoaderOptions,
+) many {
 	t.Helper()
 	o, lo = unhurried(o, lo)
 	c, err := newCache(rdb, &o)
@@ -176,7 +178,8 @@ func TestGetMany(t *testing.T) {
 			p.wantMany(t, []int{3, 4, 5, 99}, map[int]string{3: "new", 4: "row 4", 5: "row 5", 99: "inserted"})
 			another := startMany(t, b.client(t), newShelf(0), o, nil)
 			another.wantMany(t, []int{3, 4, 5, 99}, map[int]string{3: "new", 4: "row 4", 5: "row 5", 99: "inserted"})
-			if s := p.Stats(); s.RedisErrors != 0 || s.Undecodable != 0 || s.Refused != 0 || s.Unvalidated != 0 || s.Loads != 14 || s.LoadCalls != 4 {
+			if s := p.Stats(); s.RedisErrors != 0 || s.Undecodable != 0 || s.Refused != 0 || s.Unvalidated != 0 ||
+				s.Loads != 14 || s.LoadCalls != 4 {
 				t.Errorf("%+v", s)
 			}
 		}
@@ -197,7 +200,8 @@ func TestBatchLoadFails(t *testing.T) {
 		"nothing": {func([]int, map[int]string) (map[int]string, error) { return nil, nil }, nil, nil, nil, 0},
 		"one": {func(_ []int, rows map[int]string) (map[int]string, error) {
 			delete(rows, 1)
-			return rows, fmt.Errorf("wrapped: %w", &cacheaside.BatchError[int]{Errs: map[int]error{1: broken, 77: cacheaside.ErrNotFound}})
+			return rows, fmt.Errorf("wrapped: %w",
+				&cacheaside.BatchError[int]{Errs: map[int]error{1: broken, 77: cacheaside.ErrNotFound}})
 		}, []int{1}, []int{0, 2}, broken, 0},
 		"one, and nothing is said of others": {func(_ []int, rows map[int]string) (map[int]string, error) {
 			delete(rows, 1)
@@ -254,7 +258,8 @@ func TestBatchLoadFails(t *testing.T) {
 					if again == 1 && !errors.Is(err, cacheaside.ErrLoadFailed) {
 						t.Errorf("%d: %v", key, err)
 					}
-					if _, panicked := errors.AsType[*cacheaside.PanicError](err); again == 0 && name == "panic" && !panicked {
+					if _, panicked := errors.AsType[*cacheaside.PanicError](err); again == 0 && name == "panic" &&
+						!panicked {
 						t.Errorf("%d: %v", key, err)
 					}
 				}
@@ -296,7 +301,8 @@ func TestBatchLoadMayChangeItsSlice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if m, err := l.GetMany(t.Context(), []int{3, 1, 2}); err != nil || !maps.Equal(m, map[int]string{1: "row 1", 2: "row 2", 3: "row 3"}) {
+		if m, err := l.GetMany(t.Context(), []int{3, 1, 2}); err != nil ||
+			!maps.Equal(m, map[int]string{1: "row 1", 2: "row 2", 3: "row 3"}) {
 			t.Error(m, err)
 		}
 	}
@@ -336,7 +342,8 @@ func TestLargeBatchLeasesInChunks(t *testing.T) {
 	d := newShelf(100)
 	reached, resume := d.pauseCall(1)
 	defer resume()
-	large, other := startMany(t, b.client(t), d, noMemory, &cacheaside.LoaderOptions{BatchSize: 2}), startMany(t, b.client(t), d, noMemory, nil)
+	large, other := startMany(t, b.client(t), d, noMemory, &cacheaside.LoaderOptions{BatchSize: 2}), startMany(t,
+		b.client(t), d, noMemory, nil)
 	before := d.during
 	d.during = func(ctx context.Context, call int, keys []int) error {
 		if call > 1 && call <= fetch.MaxCalls { // these take as long as the first
@@ -370,7 +377,11 @@ func TestUnhashableKeyPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := cacheaside.NewLoader(c, "any", func(_ context.Context, key any) (string, error) { return fmt.Sprint(key), nil }, &cacheaside.LoaderOptions{Key: cacheaside.KeyOf(func(k any) string { return fmt.Sprint(k) })})
+	l, err := cacheaside.NewLoader(c, "any",
+		func(_ context.Context, key any) (string,
+			error) {
+			return fmt.Sprint(key), nil
+		}, &cacheaside.LoaderOptions{Key: cacheaside.KeyOf(func(k any) string { return fmt.Sprint(k) })})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -489,7 +500,8 @@ func TestStaleSetBatch(t *testing.T) {
 func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
 	everywhere(t, func(t *testing.T, b backend) {
 		d := newShelf(10)
-		one, two, three := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
+		one, two, three := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory,
+			nil), startMany(t, b.client(t), d, noMemory, nil)
 		reached, resume := d.pauseCall(1)
 		defer resume()
 		// Holds the lease of 5 throughout.
@@ -597,7 +609,8 @@ func TestBatchCallerLeaves(t *testing.T) {
 	cancel()
 	m, err := left(t)
 	failed, ok := errors.AsType[*cacheaside.BatchError[int]](err)
-	if len(m) != 1 || m[1] != "row 1" || !ok || len(failed.Errs) != 2 || !errors.Is(failed.Errs[2], context.Canceled) || !errors.Is(failed.Errs[3], context.Canceled) {
+	if len(m) != 1 || m[1] != "row 1" || !ok || len(failed.Errs) != 2 || !errors.Is(failed.Errs[2], context.Canceled) ||
+		!errors.Is(failed.Errs[3], context.Canceled) {
 		t.Errorf("%v, %v", m, err)
 	}
 	if cause := <-stopped; cause == nil {
@@ -631,19 +644,22 @@ func TestBatchCallerLeaves(t *testing.T) {
 // during the call.
 func TestBatchWithoutRedis(t *testing.T) {
 	t.Run("down", func(t *testing.T) {
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond,
+			DialerRetries: 1})
 		defer rdb.Close()
 		d := newShelf(30)
 		p := startMany(t, rdb, d, patient, nil)
 		reached, resume := d.pauseCall(1)
 		defer resume()
-		gets := []func(testing.TB) (map[int]string, error){later(func() (map[int]string, error) { return p.GetMany(t.Context(), upTo(20)) })}
+		gets := []func(testing.TB) (map[int]string,
+			error){later(func() (map[int]string, error) { return p.GetMany(t.Context(), upTo(20)) })}
 		reach(t, reached, "the first load")
 		for range 10 {
 			gets = append(gets, later(func() (map[int]string, error) { return p.GetMany(t.Context(), upTo(20)) }))
 		}
 		waitFor(t, func() bool {
-			return readerOf(p.Loader).Groups.Plain.Waiting("19") == 10 && readerOf(p.Loader).Groups.Plain.Waiting("0") == 10
+			return readerOf(p.Loader).Groups.Plain.Waiting("19") == 10 &&
+				readerOf(p.Loader).Groups.Plain.Waiting("0") == 10
 		})
 		resume()
 		for _, get := range gets {
@@ -740,7 +756,8 @@ func testBatchLoadContext(t *testing.T) {
 		cacheaside.SetTTL(ctx, time.Hour)
 		return nil
 	}
-	p := startMany(t, b.client(t), d, patient, &cacheaside.LoaderOptions{Jitter: -1, StaleFor: -1, LoadTimeout: 50 * time.Millisecond})
+	p := startMany(t, b.client(t), d, patient,
+		&cacheaside.LoaderOptions{Jitter: -1, StaleFor: -1, LoadTimeout: 50 * time.Millisecond})
 	defer p.cache.Close()
 	p.wantMany(t, []int{1, 99}, map[int]string{1: "row 1"})
 	for _, key := range []int{1, 99} {
@@ -750,7 +767,8 @@ func testBatchLoadContext(t *testing.T) {
 	}
 	m, err := p.GetMany(t.Context(), []int{1, 2, 3})
 	failed, ok := errors.AsType[*cacheaside.BatchError[int]](err)
-	if len(m) != 1 || !ok || len(failed.Errs) != 2 || !errors.Is(failed.Errs[2], cacheaside.ErrLoadTimeout) || !errors.Is(failed.Errs[3], cacheaside.ErrLoadTimeout) {
+	if len(m) != 1 || !ok || len(failed.Errs) != 2 || !errors.Is(failed.Errs[2], cacheaside.ErrLoadTimeout) ||
+		!errors.Is(failed.Errs[3], cacheaside.ErrLoadTimeout) {
 		t.Error(m, err)
 	}
 }

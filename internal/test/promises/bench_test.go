@@ -39,7 +39,8 @@ func benchMemory[K ristretto.Key](b *testing.B, key func(int) K) {
 	for i := range keys {
 		keys[i] = key(i)
 	}
-	floor, err := ristretto.NewCache(&ristretto.Config[K, *benchRow]{NumCounters: 10 * benchKeys * 10, MaxCost: 64 << 20, BufferItems: 64})
+	floor, err := ristretto.NewCache(&ristretto.Config[K, *benchRow]{NumCounters: 10 * benchKeys * 10,
+		MaxCost: 64 << 20, BufferItems: 64})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -83,7 +84,11 @@ func remembering[K comparable](b *testing.B, server *testenv.Redis, keys []K) *c
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { c.Close() })
-	l, err := cacheaside.NewLoader(c, "row", func(context.Context, K) (*benchRow, error) { v := row(1); return &v, nil }, &cacheaside.LoaderOptions{MemoryTTL: time.Hour, TTL: time.Hour})
+	l, err := cacheaside.NewLoader(c, "row", func(context.Context, K) (*benchRow,
+		error) {
+		v := row(1)
+		return &v, nil
+	}, &cacheaside.LoaderOptions{MemoryTTL: time.Hour, TTL: time.Hour})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -136,7 +141,8 @@ func invalidator() {
 		panic(err)
 	}
 	defer c.Close()
-	l, err := cacheaside.NewLoader(c, "row", func(context.Context, int64) (*benchRow, error) { return nil, cacheaside.ErrNotFound }, nil)
+	l, err := cacheaside.NewLoader(c, "row",
+		func(context.Context, int64) (*benchRow, error) { return nil, cacheaside.ErrNotFound }, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -222,8 +222,10 @@ func TestColdKeyInFleetIsLoadedOnce(t *testing.T) {
 	}
 	slices.Sort(commands)
 	p99, median := percentile(p99s, 0.5), commands[len(commands)/2]
-	t.Logf("%d runs of %d processes x %d callers, load %v: 1 load in each; median p99 of the callers %v (%v after the load), worst %v; median Redis commands %d, most %d",
-		runs, fleetProcesses, fleetCallers, fleetLoad, p99, p99-fleetLoad, p99s[len(p99s)-1], median, commands[len(commands)-1])
+	t.Logf("%d runs of %d processes x %d callers, load %v: 1 load in each; median p99 of the callers %v (%v after "+
+		"the load), worst %v; median Redis commands %d, most %d",
+		runs, fleetProcesses, fleetCallers, fleetLoad, p99, p99-fleetLoad, p99s[len(p99s)-1], median,
+		commands[len(commands)-1])
 	if accepting && median > 60 {
 		t.Errorf("a median of %d Redis commands: %v", median, f.redis.CommandCalls(t))
 	}
@@ -362,7 +364,8 @@ func TestFailedLoadIsNotRepeatedInFleet(t *testing.T) {
 			t.Errorf("round %d: %d loads, then %d", round, all.Loads, more.Loads)
 		}
 		// The latter in the process of the load.
-		refused := all.Errors[cacheaside.ErrLoadFailed.Error()] + all.Errors[cacheaside.ErrLoadFailed.Error()+": broken"]
+		refused := all.Errors[cacheaside.ErrLoadFailed.Error()] +
+			all.Errors[cacheaside.ErrLoadFailed.Error()+": broken"]
 		if refused+all.Errors["broken"] != fleetProcesses*fleetCallers || all.Errors["broken"] == 0 {
 			t.Errorf("round %d: %v", round, all.Errors)
 		}

@@ -46,7 +46,8 @@ func TestBehaviour(t *testing.T) {
 // flushAll empties each server of the Redis.
 func flushAll(t testing.TB, b backend) {
 	t.Helper()
-	if err := forEachMaster(t.Context(), b.admin, func(ctx context.Context, r *redis.Client) error { return r.FlushAll(ctx).Err() }); err != nil {
+	if err := forEachMaster(t.Context(), b.admin,
+		func(ctx context.Context, r *redis.Client) error { return r.FlushAll(ctx).Err() }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -223,7 +224,8 @@ func testUndecodable(t *testing.T, b backend) {
 	before := p.Stats()
 	p.want(t, 1, "one", nil) // an empty string counts as missing
 	p.want(t, 1, "one", nil)
-	if s := p.Stats(); s.Loads != before.Loads+1 || s.Undecodable != before.Undecodable || s.RedisHits != before.RedisHits+1 {
+	if s := p.Stats(); s.Loads != before.Loads+1 || s.Undecodable != before.Undecodable ||
+		s.RedisHits != before.RedisHits+1 {
 		t.Errorf("an empty string: %+v", s)
 	}
 }
@@ -234,11 +236,13 @@ func testKeys(t *testing.T, b backend) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := cacheaside.NewLoader(c, "text", func(_ context.Context, key string) (string, error) { return fmt.Sprintf("row of %x", key), nil }, nil)
+	l, err := cacheaside.NewLoader(c, "text",
+		func(_ context.Context, key string) (string, error) { return fmt.Sprintf("row of %x", key), nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := []string{"", "a", "A", "{a}", "}", "}{", "{}", "a}b", "%", "%7D", "%257D", "a\x00b", "\xff\xfe", "ключ", "a:b", strings.Repeat("k", 3000), "*", "\r\n"}
+	keys := []string{"", "a", "A", "{a}", "}", "}{", "{}", "a}b", "%", "%7D", "%257D", "a\x00b", "\xff\xfe", "ключ",
+		"a:b", strings.Repeat("k", 3000), "*", "\r\n"}
 	for range 2 {
 		for _, key := range keys {
 			if v, err := l.Get(t.Context(), key); err != nil || v != fmt.Sprintf("row of %x", key) {
@@ -411,7 +415,8 @@ func TestTTLsAreInDocumentedRanges(t *testing.T) {
 						return 0, sql.ErrNoRows
 					}
 					return key, nil
-				}, &cacheaside.LoaderOptions{TTL: c.ttl, NullTTL: c.ttl, Jitter: c.jitter, StaleFor: -1, LoadTimeout: testenv.Hang})
+				}, &cacheaside.LoaderOptions{TTL: c.ttl, NullTTL: c.ttl, Jitter: c.jitter, StaleFor: -1,
+					LoadTimeout: testenv.Hang})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -466,21 +471,25 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"EarlyRefresh", cacheaside.LoaderOptions{EarlyRefresh: math.NaN()}}, {"EarlyRefresh", cacheaside.LoaderOptions{EarlyRefresh: 101}},
 		{"BreakAt", cacheaside.LoaderOptions{BreakAt: 1.1}}, {"Shadow", cacheaside.LoaderOptions{Shadow: 1.1}}, {"Shadow", cacheaside.LoaderOptions{Shadow: math.NaN()}}, {"BreakFor", cacheaside.LoaderOptions{BreakFor: -1}}, {"RedisDown", cacheaside.LoaderOptions{RedisDown: 3}},
 	} {
-		if _, err := cacheaside.NewLoader(ch, "x", load, &c.o); err == nil || !strings.Contains(err.Error(), "LoaderOptions."+c.field) {
+		if _, err := cacheaside.NewLoader(ch, "x", load, &c.o); err == nil ||
+			!strings.Contains(err.Error(), "LoaderOptions."+c.field) {
 			t.Errorf("%+v: %v", c.o, err)
 		}
 	}
 	if _, err := cacheaside.NewLoader(ch, "a:b", load, nil); err == nil || !strings.Contains(err.Error(), `"a:b"`) {
 		t.Error(err)
 	}
-	if _, err := cacheaside.NewLoader[int, int](ch, "x", nil, nil); err == nil || !strings.Contains(err.Error(), "load function") {
+	if _, err := cacheaside.NewLoader[int, int](ch, "x", nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "load function") {
 		t.Error(err)
 	}
-	if _, err := cacheaside.NewLoader(nil, "x", load, nil); err == nil || !strings.Contains(err.Error(), "cache is nil") {
+	if _, err := cacheaside.NewLoader(nil, "x", load, nil); err == nil ||
+		!strings.Contains(err.Error(), "cache is nil") {
 		t.Error(err)
 	}
 	o := &cacheaside.LoaderOptions{}
-	if _, err := cacheaside.NewLoader(ch, "x", load, o); err != nil || !reflect.DeepEqual(*o, cacheaside.LoaderOptions{}) {
+	if _, err := cacheaside.NewLoader(ch, "x", load, o); err != nil ||
+		!reflect.DeepEqual(*o, cacheaside.LoaderOptions{}) {
 		t.Error("NewLoader must not change its input:", err, *o)
 	}
 	if _, err := cacheaside.NewLoader(ch, "x", load, nil); err == nil || !strings.Contains(err.Error(), "already") {
@@ -551,7 +560,8 @@ func TestErrorsArePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := cacheaside.NewLoader(c, "mail", func(_ context.Context, key string) (string, error) { panic("the value of " + key) }, nil)
+	l, err := cacheaside.NewLoader(c, "mail",
+		func(_ context.Context, key string) (string, error) { panic("the value of " + key) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -560,7 +570,8 @@ func TestErrorsArePrivate(t *testing.T) {
 	if !ok || strings.Contains(err.Error(), "alice") || e.Key != secret || e.Loader != "mail" || e.Op != "get" {
 		t.Fatalf("%v: %+v", err, e)
 	}
-	if p, ok := errors.AsType[*cacheaside.PanicError](err); !ok || p.Value != "the value of "+secret || !strings.Contains(string(p.Stack), "TestErrorsArePrivate") {
+	if p, ok := errors.AsType[*cacheaside.PanicError](err); !ok || p.Value != "the value of "+secret ||
+		!strings.Contains(string(p.Stack), "TestErrorsArePrivate") {
 		t.Errorf("%+v", p)
 	}
 }
@@ -574,12 +585,17 @@ func TestUnencodableValue(t *testing.T) {
 	}
 	defer c.Close()
 	loads := 0
-	l, err := cacheaside.NewLoader(c, "x", func(context.Context, string) (float64, error) { loads++; return math.NaN(), nil }, &cacheaside.LoaderOptions{ErrorTTL: time.Hour})
+	l, err := cacheaside.NewLoader(c, "x", func(context.Context, string) (float64,
+		error) {
+		loads++
+		return math.NaN(), nil
+	}, &cacheaside.LoaderOptions{ErrorTTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = l.Get(t.Context(), "1")
-	if _, ok := errors.AsType[*cacheaside.Error](err); !ok || !strings.Contains(err.Error(), "encode") || strings.Contains(err.Error(), "NaN") {
+	if _, ok := errors.AsType[*cacheaside.Error](err); !ok || !strings.Contains(err.Error(), "encode") ||
+		strings.Contains(err.Error(), "NaN") {
 		t.Error(err)
 	}
 	if _, err := l.Get(t.Context(), "1"); !errors.Is(err, cacheaside.ErrLoadFailed) || loads != 1 {
@@ -592,7 +608,8 @@ func TestUnencodableValue(t *testing.T) {
 func TestNamespaces(t *testing.T) {
 	_, b := embedded(t)
 	loads := 0
-	for _, n := range []struct{ prefix, name, version string }{{"a", "x", "1"}, {"b", "x", "1"}, {"a", "y", "1"}, {"a", "x", "2"}} {
+	for _, n := range []struct{ prefix, name, version string }{{"a", "x", "1"}, {"b", "x", "1"}, {"a", "y", "1"},
+		{"a", "x", "2"}} {
 		for range 2 {
 			o := noMemory
 			o.Prefix = n.prefix
@@ -601,7 +618,11 @@ func TestNamespaces(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			l, err := cacheaside.NewLoader(c, n.name, func(context.Context, int) (int, error) { loads++; return loads, nil }, &cacheaside.LoaderOptions{Version: n.version})
+			l, err := cacheaside.NewLoader(c, n.name, func(context.Context, int) (int,
+				error) {
+				loads++
+				return loads, nil
+			}, &cacheaside.LoaderOptions{Version: n.version})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -640,7 +661,8 @@ func TestManyLoaders(t *testing.T) {
 	defer c.Close()
 	var wg sync.WaitGroup
 	for i := range 20 {
-		l, err := cacheaside.NewLoader(c, fmt.Sprint("l", i), func(_ context.Context, key int) (string, error) { return fmt.Sprint(i, key), nil }, nil)
+		l, err := cacheaside.NewLoader(c, fmt.Sprint("l", i),
+			func(_ context.Context, key int) (string, error) { return fmt.Sprint(i, key), nil }, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

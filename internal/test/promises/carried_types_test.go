@@ -23,7 +23,8 @@ type carriedUser struct {
 func carriedLoaders[V any](c *cacheaside.Cache, o *cacheaside.LoaderOptions) [2]error {
 	var v V
 	_, err := cacheaside.NewLoader(c, "one", func(context.Context, int) (V, error) { return v, nil }, o)
-	_, err2 := cacheaside.NewBatchLoader(c, "many", func(context.Context, []int) (map[int]V, error) { return nil, nil }, o)
+	_, err2 := cacheaside.NewBatchLoader(c, "many",
+		func(context.Context, []int) (map[int]V, error) { return nil, nil }, o)
 	return [2]error{err, err2}
 }
 
@@ -50,7 +51,8 @@ func TestTypesThatRedisWouldChangeAreRefused(t *testing.T) {
 		{carriedLoaders[chan int](c, &cacheaside.LoaderOptions{AllowLoss: true}), "JSON does not carry chan int: a chan int has no encoding; use another type, or set another LoaderOptions.Codec"},
 	} {
 		for i, err := range x.errs {
-			if want := []string{`loader "one"`, `loader "many"`}[i] + ": LoaderOptions.Codec: " + x.want; err == nil || !strings.HasPrefix(err.Error(), "cacheaside: "+want) {
+			if want := []string{`loader "one"`, `loader "many"`}[i] + ": LoaderOptions.Codec: " + x.want; err == nil ||
+				!strings.HasPrefix(err.Error(), "cacheaside: "+want) {
 				t.Errorf("%v\nwant %s", err, want)
 			}
 		}

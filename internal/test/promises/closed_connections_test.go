@@ -108,50 +108,54 @@ func (i idleServer) closeIdle(t testing.TB, rdb redis.UniversalClient, n int) {
 func TestIdleConnectionsClosed(t *testing.T) {
 	for name, s := range idleServers(t) {
 		for _, c := range []struct{ dead, readers, retries int }{{5, 1, 0}, {9, 64, -1}, {100, 192, 0}} {
-			t.Run(fmt.Sprintf("%s/%d dead, %d readers, %d retries", name, c.dead, c.readers, c.retries), func(t *testing.T) {
-				rdb, log := s.client(t, c.retries), &testenv.Log{}
-				cache, err := cacheaside.New(rdb, &cacheaside.Options{Logger: log.Logger(), Prefix: "idle" + strconv.FormatUint(idlePrefix.Add(1), 10), RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { cache.Close() })
-				var loads atomic.Int64
-				l, err := cacheaside.NewLoader(cache, "row", func(context.Context, int) (string, error) {
-					loads.Add(1)
-					return "row", nil
-				}, &cacheaside.LoaderOptions{RedisDown: cacheaside.FailWhenDown, MemoryTTL: -1})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := l.Get(t.Context(), -1); err != nil {
-					t.Fatal(err)
-				}
-				loads.Store(0)
-				s.closeIdle(t, rdb, c.dead)
-				var all sync.WaitGroup
-				var failed atomic.Int64
-				for i := range c.readers {
-					all.Go(func() {
-						if v, err := l.Get(t.Context(), i); v != "row" || err != nil {
-							failed.Add(1)
-							t.Log(err)
-						}
-					})
-				}
-				all.Wait()
-				if n := failed.Load(); n != 0 {
-					t.Errorf("%d of %d reads fail", n, c.readers)
-				}
-				st := cache.Stats()
-				if n := loads.Load(); n != int64(c.readers) || st.Unvalidated != 0 || st.RedisErrors != 0 || st.RedisOut != 0 {
-					t.Errorf("%d loads, %+v", n, st)
-				}
-				for _, line := range log.Take() {
-					if !strings.Contains(line, "ContextTimeoutEnabled") {
-						t.Error(line)
+			t.Run(fmt.Sprintf("%s/%d dead, %d readers, %d retries", name, c.dead, c.readers, c.retries),
+				func(t *testing.T) {
+					rdb, log := s.client(t, c.retries), &testenv.Log{}
+					cache, err := cacheaside.New(rdb,
+						&cacheaside.Options{Logger: log.Logger(), Prefix: "idle" + strconv.FormatUint(idlePrefix.Add(1),
+							10), RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Minute})
+					if err != nil {
+						t.Fatal(err)
 					}
-				}
-			})
+					t.Cleanup(func() { cache.Close() })
+					var loads atomic.Int64
+					l, err := cacheaside.NewLoader(cache, "row", func(context.Context, int) (string, error) {
+						loads.Add(1)
+						return "row", nil
+					}, &cacheaside.LoaderOptions{RedisDown: cacheaside.FailWhenDown, MemoryTTL: -1})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := l.Get(t.Context(), -1); err != nil {
+						t.Fatal(err)
+					}
+					loads.Store(0)
+					s.closeIdle(t, rdb, c.dead)
+					var all sync.WaitGroup
+					var failed atomic.Int64
+					for i := range c.readers {
+						all.Go(func() {
+							if v, err := l.Get(t.Context(), i); v != "row" || err != nil {
+								failed.Add(1)
+								t.Log(err)
+							}
+						})
+					}
+					all.Wait()
+					if n := failed.Load(); n != 0 {
+						t.Errorf("%d of %d reads fail", n, c.readers)
+					}
+					st := cache.Stats()
+					if n := loads.Load(); n != int64(c.readers) || st.Unvalidated != 0 || st.RedisErrors != 0 ||
+						st.RedisOut != 0 {
+						t.Errorf("%d loads, %+v", n, st)
+					}
+					for _, line := range log.Take() {
+						if !strings.Contains(line, "ContextTimeoutEnabled") {
+							t.Error(line)
+						}
+					}
+				})
 		}
 	}
 }
@@ -166,12 +170,19 @@ func TestIdleConnectionsClosedWrites(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			rdb := s.client(t, -1)
-			cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: "idle" + strconv.FormatUint(idlePrefix.Add(1), 10), StrictWrites: true, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Minute, LeaseTTL: time.Minute})
+			cache, err := cacheaside.New(rdb,
+				&cacheaside.Options{Prefix: "idle" + strconv.FormatUint(idlePrefix.Add(1), 10), StrictWrites: true,
+					RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Minute,
+					LeaseTTL: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { cache.Close() })
-			l, err := cacheaside.NewLoader(cache, "row", func(_ context.Context, key int) (string, error) { return strconv.Itoa(key), nil }, &cacheaside.LoaderOptions{RedisDown: cacheaside.FailWhenDown, MemoryTTL: -1})
+			l, err := cacheaside.NewLoader(cache, "row",
+				func(_ context.Context, key int) (string,
+					error) {
+					return strconv.Itoa(key), nil
+				}, &cacheaside.LoaderOptions{RedisDown: cacheaside.FailWhenDown, MemoryTTL: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

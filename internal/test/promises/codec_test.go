@@ -46,7 +46,8 @@ func TestUnknownCodec(t *testing.T) {
 		plain := start(t, b, d, quiet, nil)
 		for i := range int64(3) {
 			own.want(t, 1, "one", nil)
-			if entry := b.admin.Get(t.Context(), redisKey(1)).Val(); entry[1]>>4 != 9 || entry[32:] != string(inverted([]byte(`"one"`))) {
+			if entry := b.admin.Get(t.Context(), redisKey(1)).Val(); entry[1]>>4 != 9 ||
+				entry[32:] != string(inverted([]byte(`"one"`))) {
 				t.Errorf("%q", entry)
 			}
 			for range 3 { // in turns: each replaces the other's entry only once
@@ -65,7 +66,8 @@ func TestUnknownCodec(t *testing.T) {
 		}
 		testenv.Eventually(t, "a warning that names the codec", func() bool {
 			return slices.ContainsFunc(log.Take(), func(line string) bool {
-				return strings.Contains(line, `msg="cacheaside: an entry in Redis is unreadable, and is replaced" loader=row error="codec: unknown codec 9"`)
+				return strings.Contains(line,
+					`msg="cacheaside: an entry in Redis is unreadable, and is replaced" loader=row error="codec: unknown codec 9"`)
 			})
 		})
 	})
@@ -148,7 +150,8 @@ func TestFailingUserCodec(t *testing.T) {
 			c := &told{bare: bare{8}, how: how}
 			p := start(t, b, d, steadyNoMemory, &cacheaside.LoaderOptions{Codec: c, ErrorTTL: time.Hour})
 			_, err := p.Get(t.Context(), 1)
-			if _, panicked := errors.AsType[*cacheaside.PanicError](err); err == nil || panicked != (how == "panic") || strings.Contains(err.Error(), "SECRET") {
+			if _, panicked := errors.AsType[*cacheaside.PanicError](err); err == nil || panicked != (how == "panic") ||
+				strings.Contains(err.Error(), "SECRET") {
 				t.Error(err)
 			}
 			p.want(t, 1, "", cacheaside.ErrLoadFailed) // a marker informs the fleet
@@ -178,7 +181,8 @@ func TestMaxValueBytesWithUserCodec(t *testing.T) {
 	for _, above := range []int{0, 10} {
 		c := &told{bare: bare{8}}
 		version := fmt.Sprint(above)
-		p := start(t, b, d, steadyNoMemory, &cacheaside.LoaderOptions{Codec: c, MaxValueBytes: 100, CompressAbove: above, Version: version})
+		p := start(t, b, d, steadyNoMemory,
+			&cacheaside.LoaderOptions{Codec: c, MaxValueBytes: 100, CompressAbove: above, Version: version})
 		for range 2 {
 			p.want(t, 1, fits, nil)
 			p.want(t, 2, long, nil)
@@ -186,7 +190,8 @@ func TestMaxValueBytesWithUserCodec(t *testing.T) {
 		if s := p.Stats(); s.TooLarge != 2 || s.Loads != 3 || s.RedisHits != 1 {
 			t.Errorf("%+v", s)
 		}
-		wide := start(t, b, d, steadyNoMemory, &cacheaside.LoaderOptions{Codec: &told{bare: bare{8}}, CompressAbove: above, Version: version})
+		wide := start(t, b, d, steadyNoMemory,
+			&cacheaside.LoaderOptions{Codec: &told{bare: bare{8}}, CompressAbove: above, Version: version})
 		if _, err := wide.Refresh(t.Context(), 2); err != nil { // is stored
 			t.Fatal(err)
 		}

@@ -66,7 +66,8 @@ func TestSharedStripesLoseFewHits(t *testing.T) {
 		partsOf(p.cache).memory.Forget(readerOf(p.Loader).Keys.Hash(fmt.Sprint("other ", i)))
 	}
 	lost := all - hits()
-	t.Logf("%d invalidations of other keys ended %d of %d hits: %.2f %%, each %.4f %%", invalidated, lost, all, 100*float64(lost)/float64(all), 100*float64(lost)/float64(all)/invalidated)
+	t.Logf("%d invalidations of other keys ended %d of %d hits: %.2f %%, each %.4f %%", invalidated, lost, all,
+		100*float64(lost)/float64(all), 100*float64(lost)/float64(all)/invalidated)
 	if lost > all*invalidated/65536*3/2 {
 		t.Errorf("%d hits, %d lost", all, lost)
 	}
@@ -109,7 +110,8 @@ func TestCommands(t *testing.T) {
 			p.want(t, 1, "one", nil)
 		}
 	}, map[string]int{"getrange": 100})
-	did("a refresh", func() { p.Refresh(t.Context(), 1) }, map[string]int{"evalsha": 2, "getrange": 2, "time": 1, "pttl": 1, "setrange": 1, "set": 1})
+	did("a refresh", func() { p.Refresh(t.Context(), 1) },
+		map[string]int{"evalsha": 2, "getrange": 2, "time": 1, "pttl": 1, "setrange": 1, "set": 1})
 	did("an invalidation", func() { p.Invalidate(t.Context(), 1) }, announced(1))
 	checkDocumented(t, b)
 }
@@ -167,7 +169,8 @@ func (p *polls) callsBut(t testing.TB, b backend) map[string]int {
 func checkDocumented(t *testing.T, b backend) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(b.calls(t))) {
-		if !slices.Contains(documentedACL, "+"+name) && name != "flushall" && name != "script|flush" && name != "function|flush" && name != "client|unpause" {
+		if !slices.Contains(documentedACL, "+"+name) && name != "flushall" && name != "script|flush" &&
+			name != "function|flush" && name != "client|unpause" {
 			t.Errorf("%s is used but not documented", name)
 		}
 	}

@@ -42,12 +42,14 @@ func TestDatabaseFails(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				f := &failing{staleFor: c.staleFor, breaker: c.breakAt >= 0, loads: make([][]time.Time, failingKeys)}
-				lo := cacheaside.LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: c.staleFor, ErrorTTL: failingTTL, BreakAt: c.breakAt}
+				lo := cacheaside.LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: c.staleFor, ErrorTTL: failingTTL,
+					BreakAt: c.breakAt}
 				// And no reloads before the end, whose window ends with the value.
 				if c.staleFor < 0 {
 					lo.EarlyRefresh = -1
 				}
-				o := cacheaside.Options{Prefix: c.name, MemoryBytes: c.memory, MaxStaleness: 300 * time.Millisecond, RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second}
+				o := cacheaside.Options{Prefix: c.name, MemoryBytes: c.memory, MaxStaleness: 300 * time.Millisecond,
+					RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second}
 				run := func(t *testing.T, rdb redis.UniversalClient, length time.Duration) {
 					f.length = length
 					f.start(t, rdb, o, &lo)
@@ -233,8 +235,10 @@ func (f *failing) report(out *figures, name string) {
 	if least < time.Hour {
 		apart = least.Round(time.Millisecond).String()
 	}
-	line := "%-15s the database fails for %v: of %d reads %.1f %% failed (%s); %d loads of %d keys (at most %d are allowed), of one key at least %s apart"
-	args := []any{name + ":", f.length, len(f.during.waits), 100 * f.during.errorShare(), f.during.errors(), loads, failingKeys, failingKeys * (int(f.length/failingTTL) + 1), apart}
+	line := "%-15s the database fails for %v: of %d reads %.1f %% failed (%s); %d loads of %d keys (at most %d are " +
+		"allowed), of one key at least %s apart"
+	args := []any{name + ":", f.length, len(f.during.waits), 100 * f.during.errorShare(), f.during.errors(), loads,
+		failingKeys, failingKeys * (int(f.length/failingTTL) + 1), apart}
 	if len(f.closed.waits) > 0 {
 		line += "; of what was invalidated meanwhile %d reads, stale %d (%s)"
 		args = append(args, len(f.closed.waits), len(f.closed.waits)-len(f.closed.failed), f.closed.errors())

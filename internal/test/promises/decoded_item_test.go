@@ -30,7 +30,8 @@ func TestItemHasLoadedValueOfRound(t *testing.T) {
 		if (item == unused) != (want == "decoded") {
 			t.Errorf("%q: a new item: %t", want, item != unused)
 		}
-		if of, got := readerOf(l).Pair(item); *of.(*int) != key || *got.(*string) != want || item.Null != (value == nil) {
+		if of, got := readerOf(l).Pair(item); *of.(*int) != key || *got.(*string) != want ||
+			item.Null != (value == nil) {
 			t.Errorf("an item of %v, %q, %t; want %v, %q", of, *got.(*string), item.Null, key, want)
 		}
 	}

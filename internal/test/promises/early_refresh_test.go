@@ -19,7 +19,8 @@ func TestEarlyRefreshProbability(t *testing.T) {
 	if accepting {
 		trials, betas = 2000, []float64{1, 2}
 	}
-	for tier, o := range map[string]cacheaside.Options{"memory": {RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, "redis": rarePolls} {
+	for tier, o := range map[string]cacheaside.Options{"memory": {RedisTimeout: 10 * time.Second,
+		MaxStaleness: time.Minute}, "redis": rarePolls} {
 		for i, p := range []float64{0.5, 0.1, 0.01} {
 			for _, beta := range betas {
 				t.Run(fmt.Sprintf("%s/%v/beta=%v", tier, p, beta), func(t *testing.T) {
@@ -47,8 +48,10 @@ func TestEarlyRefreshProbability(t *testing.T) {
 							time.Sleep(cost + 10*time.Millisecond)
 						}
 						s := c.Stats()
-						got, sigma := float64(s.EarlyRefreshes)/float64(trials), math.Sqrt(want*(1-want)/float64(trials))
-						t.Logf("%v left of a load of %v: %.4f of %d reads, the formula says %.4f (%.1f standard errors)", left, cost, got, trials, want, (got-want)/sigma)
+						got, sigma := float64(s.EarlyRefreshes)/float64(trials), math.Sqrt(
+							want*(1-want)/float64(trials))
+						t.Logf("%v left of a load of %v: %.4f of %d reads, the formula says %.4f (%.1f standard "+
+							"errors)", left, cost, got, trials, want, (got-want)/sigma)
 						if math.Abs(got-want) > 4*sigma || s.BackgroundRefreshes != s.EarlyRefreshes || s.Stale != 0 {
 							t.Errorf("%+v", s)
 						}
@@ -64,7 +67,8 @@ func TestEarlyRefreshProbability(t *testing.T) {
 
 // A key with a thousand reads a second and a load of 50 ms never expires.
 func TestHotKeyNeverExpires(t *testing.T) {
-	for tier, o := range map[string]cacheaside.Options{"memory": {RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, "redis": rarePolls} {
+	for tier, o := range map[string]cacheaside.Options{"memory": {RedisTimeout: 10 * time.Second,
+		MaxStaleness: time.Minute}, "redis": rarePolls} {
 		t.Run(tier, func(t *testing.T) {
 			ends := 8
 			if accepting {
@@ -76,7 +80,8 @@ func TestHotKeyNeverExpires(t *testing.T) {
 				m.ClockTTL(false)
 				d := newTable(map[int]string{1: "a"})
 				d.read = sleeps(50 * time.Millisecond)
-				p := start(t, b, d, o, livesWith(func(o *cacheaside.LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }))
+				p := start(t, b, d, o, livesWith(
+					func(o *cacheaside.LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }))
 				defer p.cache.Close()
 				p.want(t, 1, "a", nil)
 				p.settle()
@@ -102,7 +107,9 @@ func TestHotKeyNeverExpires(t *testing.T) {
 
 // A key that is not read is not reloaded. One that is read rarely is not reloaded early.
 func TestUnreadKeysAreNotReloaded(t *testing.T) {
-	bubble(t, rarelyPolling, livesWith(func(o *cacheaside.LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
+	bubble(t, rarelyPolling, livesWith(
+		func(o *cacheaside.LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T,
+		_ backend, d *table, p, _ process) {
 		d.read = sleeps(20 * time.Millisecond)
 		p.want(t, 1, "a", nil)
 		for range 9 {
@@ -118,28 +125,30 @@ func TestUnreadKeysAreNotReloaded(t *testing.T) {
 
 // A hot key in the memory of two processes: one reloads it, and the other takes the stored result.
 func TestEarlyRefreshOfAFleet(t *testing.T) {
-	bubble(t, cacheaside.Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, livesWith(func(o *cacheaside.LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }), func(t *testing.T, _ backend, d *table, p, q process) {
-		d.read = sleeps(20 * time.Millisecond)
-		p.want(t, 1, "a", nil)
-		q.want(t, 1, "a", nil)
-		ttls := 15
-		if accepting {
-			ttls = 60
-		}
-		for range ttls * 1000 {
-			time.Sleep(time.Millisecond)
+	bubble(t, cacheaside.Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute},
+		livesWith(func(o *cacheaside.LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }), func(t *testing.T,
+			_ backend, d *table, p, q process) {
+			d.read = sleeps(20 * time.Millisecond)
 			p.want(t, 1, "a", nil)
 			q.want(t, 1, "a", nil)
-		}
-		s, u := p.Stats(), q.Stats()
-		if d.most.Load() != 1 || s.Stale+u.Stale != 0 || s.Refused+u.Refused != 0 {
-			t.Errorf("%d concurrent loads\n%+v\n%+v", d.most.Load(), s, u)
-		}
-		if n := int(d.loads.Load()); n < ttls*55/60 || n > ttls*90/60 {
-			t.Errorf("%d loads in %d TTLs", n, ttls)
-		}
-		if misses := s.RedisHits + u.RedisHits; misses > int64(ttls) {
-			t.Errorf("%d hits in Redis, want at most one per TTL", misses)
-		}
-	})
+			ttls := 15
+			if accepting {
+				ttls = 60
+			}
+			for range ttls * 1000 {
+				time.Sleep(time.Millisecond)
+				p.want(t, 1, "a", nil)
+				q.want(t, 1, "a", nil)
+			}
+			s, u := p.Stats(), q.Stats()
+			if d.most.Load() != 1 || s.Stale+u.Stale != 0 || s.Refused+u.Refused != 0 {
+				t.Errorf("%d concurrent loads\n%+v\n%+v", d.most.Load(), s, u)
+			}
+			if n := int(d.loads.Load()); n < ttls*55/60 || n > ttls*90/60 {
+				t.Errorf("%d loads in %d TTLs", n, ttls)
+			}
+			if misses := s.RedisHits + u.RedisHits; misses > int64(ttls) {
+				t.Errorf("%d hits in Redis, want at most one per TTL", misses)
+			}
+		})
 }

@@ -102,7 +102,8 @@ func TestRecentFailureReturnsCause(t *testing.T) {
 			t.Errorf("the next caller gets %v", err)
 		}
 		if rdb != nil {
-			if _, err := process().Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrLoadFailed) || errors.Is(err, errConn) {
+			if _, err := process().Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrLoadFailed) ||
+				errors.Is(err, errConn) {
 				t.Errorf("a caller in another process gets %v", err)
 			}
 			for _, key := range rdb.Keys(t.Context(), "*").Val() {
@@ -127,7 +128,8 @@ func TestOpenBreakerReportsLastFailure(t *testing.T) {
 			p.want(t, key, "", errBroken)
 		}
 		_, err := p.Get(t.Context(), 100)
-		if want := "the last load that failed: " + errBroken.Error(); !errors.Is(err, cacheaside.ErrUnavailable) || errors.Is(err, errBroken) || !strings.Contains(err.Error(), want) {
+		if want := "the last load that failed: " + errBroken.Error(); !errors.Is(err, cacheaside.ErrUnavailable) ||
+			errors.Is(err, errBroken) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -139,7 +141,8 @@ func TestErrorOfSeveralKeys(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		s := newSieve("1")
 		c := stranger(t, b, steady)
-		l, err := cacheaside.NewLoader(c, "row", func(_ context.Context, key string) (string, error) { return key, nil },
+		l, err := cacheaside.NewLoader(c, "row",
+			func(_ context.Context, key string) (string, error) { return key, nil },
 			&cacheaside.LoaderOptions{Filter: s, Normalize: cacheaside.NormalizeOf(strings.ToLower)})
 		if err != nil {
 			t.Fatal(err)
@@ -155,7 +158,8 @@ func TestErrorOfSeveralKeys(t *testing.T) {
 			}
 			for key, err := range batch.Errs {
 				e, ok := err.(*cacheaside.Error)
-				if !ok || e.Op != op || e.Loader != "row" || e.Key != strings.ToLower(key) || e.Hash != l.Key(key).Hash() {
+				if !ok || e.Op != op || e.Loader != "row" || e.Key != strings.ToLower(key) ||
+					e.Hash != l.Key(key).Hash() {
 					t.Errorf("%s %s: %#v", op, key, err)
 				}
 				for _, cause := range causes {

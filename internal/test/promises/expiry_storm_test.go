@@ -85,7 +85,8 @@ func stormChild() {
 	})
 	defer rdb.Close()
 	var mu sync.Mutex
-	o := cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute, LeaseTTL: time.Minute, QueueTimeout: time.Minute, Observer: stopwatch{&mu}}
+	o := cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute, LeaseTTL: time.Minute,
+		QueueTimeout: time.Minute, Observer: stopwatch{&mu}}
 	if !s.Memory {
 		o.MemoryBytes = -1
 	}
@@ -123,7 +124,8 @@ func stormChild() {
 	}
 	keys = keys[:min(len(keys), int(float64(stormProcesses*s.Rate)*s.Length.Seconds()))]
 	if s.Process == 0 {
-		for key, err := range warming(l, context.Background(), slices.Values(slices.Compact(slices.Sorted(slices.Values(keys)))), 0) {
+		for key, err := range warming(l, context.Background(),
+			slices.Values(slices.Compact(slices.Sorted(slices.Values(keys)))), 0) {
 			if err != nil {
 				panic(fmt.Sprint(key, err))
 			}
@@ -164,7 +166,9 @@ func stormChild() {
 }
 
 // runStorm returns the combined results of all processes.
-func runStorm(t *testing.T, length time.Duration, rate int, memory bool, lo cacheaside.LoaderOptions) (all stormReport) {
+func runStorm(
+	t *testing.T, length time.Duration, rate int, memory bool, lo cacheaside.LoaderOptions,
+) (all stormReport) {
 	t.Helper()
 	r := testenv.StartRedis(t)
 	var children []*testenv.Child
@@ -194,7 +198,8 @@ func runStorm(t *testing.T, length time.Duration, rate int, memory bool, lo cach
 		if err := json.Unmarshal([]byte(line), &one); err != nil {
 			t.Fatal(err)
 		}
-		all.Took, all.Loads, all.Wrong = append(all.Took, one.Took...), append(all.Loads, one.Loads...), all.Wrong+one.Wrong
+		all.Took, all.Loads, all.Wrong = append(all.Took, one.Took...), append(all.Loads, one.Loads...), all.Wrong+
+			one.Wrong
 		all.Stats.Stale += one.Stats.Stale
 		all.Stats.BackgroundRefreshes += one.Stats.BackgroundRefreshes
 		all.Stats.EarlyRefreshes += one.Stats.EarlyRefreshes
@@ -211,8 +216,10 @@ func (s stormReport) String() string {
 	q := func(p float64) time.Duration {
 		return time.Duration(s.Took[int(p*float64(len(s.Took)-1))]) * time.Microsecond
 	}
-	return fmt.Sprintf("%d reads: p50 %v, p90 %v, p99 %v, p99.9 %v, longest %v; %d loads, %d in the background (%d of them early), %d stale, %d waits",
-		len(s.Took), q(0.5), q(0.9), q(0.99), q(0.999), q(1), len(s.Loads), s.Stats.BackgroundRefreshes, s.Stats.EarlyRefreshes, s.Stats.Stale, s.Stats.Waits)
+	return fmt.Sprintf("%d reads: p50 %v, p90 %v, p99 %v, p99.9 %v, longest %v; %d loads, %d in the background (%d "+
+		"of them early), %d stale, %d waits",
+		len(s.Took), q(0.5), q(0.9), q(0.99), q(0.999), q(1), len(s.Loads), s.Stats.BackgroundRefreshes,
+		s.Stats.EarlyRefreshes, s.Stats.Stale, s.Stats.Waits)
 }
 
 func (s stormReport) p99() time.Duration {
@@ -245,7 +252,8 @@ func (s stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 			t.Errorf("a load takes %v, and the next begins %v after its end; want at least %v", took, gap, least)
 		}
 	}
-	t.Logf("%d keys; the next load of a key began at the earliest %v after the end of the one before", len(last), closest.Round(time.Millisecond))
+	t.Logf("%d keys; the next load of a key began at the earliest %v after the end of the one before", len(last),
+		closest.Round(time.Millisecond))
 }
 
 func TestExpiryStorm(t *testing.T) {

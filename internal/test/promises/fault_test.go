@@ -47,7 +47,8 @@ func TestPanicAndGoexit(t *testing.T) {
 						if !ok && !errors.Is(err, cacheaside.ErrLoadFailed) {
 							t.Errorf("%v", err)
 						}
-						if ok && (pe.Goexit != (name == "Goexit") || !strings.Contains(string(pe.Stack), "fault_test.go")) {
+						if ok && (pe.Goexit != (name == "Goexit") ||
+							!strings.Contains(string(pe.Stack), "fault_test.go")) {
 							t.Errorf("%+v\n%s", pe, pe.Stack)
 						}
 					})
@@ -89,7 +90,12 @@ func TestCodecPanics(t *testing.T) {
 			t.Fatal(err)
 		}
 		loads := 0
-		l, err := cacheaside.NewLoader(c, "bad", func(context.Context, string) (badText, error) { loads++; return badText(exit), nil }, &cacheaside.LoaderOptions{ErrorTTL: time.Hour, AllowLoss: true})
+		l, err := cacheaside.NewLoader(c, "bad",
+			func(context.Context, string) (badText,
+				error) {
+				loads++
+				return badText(exit), nil
+			}, &cacheaside.LoaderOptions{ErrorTTL: time.Hour, AllowLoss: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +199,8 @@ func TestPanicOfAnotherLoader(t *testing.T) {
 		c, err := cacheaside.NewLocal(&cacheaside.Options{Logger: log.Logger()})
 		noError(t, err)
 		defer c.Close()
-		inner, err := cacheaside.NewLoader(c, "inner", func(context.Context, string) (string, error) { panic("the value") }, nil)
+		inner, err := cacheaside.NewLoader(c, "inner",
+			func(context.Context, string) (string, error) { panic("the value") }, nil)
 		noError(t, err)
 		outer, err := cacheaside.NewLoader(c, "outer", func(ctx context.Context, key string) (string, error) {
 			_, err := inner.Get(ctx, key)
@@ -203,7 +210,8 @@ func TestPanicOfAnotherLoader(t *testing.T) {
 		if _, err := outer.Get(t.Context(), "alice"); err == nil {
 			t.Error("no error")
 		}
-		log.Has(t, `level=WARN msg="cacheaside: a load has panicked" loader=inner error="the load panicked with a string"`)
+		log.Has(t,
+			`level=WARN msg="cacheaside: a load has panicked" loader=inner error="the load panicked with a string"`)
 	})
 }
 
@@ -332,7 +340,8 @@ func TestAbandonedLoad(t *testing.T) {
 		if _, err := got(t); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if err := testenv.Receive(t, "the end of a load that goes on for nobody", stopped); !errors.Is(err, context.Canceled) {
+		if err := testenv.Receive(t, "the end of a load that goes on for nobody", stopped); !errors.Is(err,
+			context.Canceled) {
 			t.Error(err)
 		}
 		// No lease is left.
@@ -478,7 +487,8 @@ func TestOneLoadPerProcessWithoutRedis(t *testing.T) {
 	second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 	third := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	waitFor(t, func() bool {
-		return readerOf(p.Loader).Groups.Refreshes.Waiting("1") >= 0 && readerOf(p.Loader).Groups.Plain.Waiting("1") == 1
+		return readerOf(p.Loader).Groups.Refreshes.Waiting("1") >= 0 &&
+			readerOf(p.Loader).Groups.Plain.Waiting("1") == 1
 	})
 	time.Sleep(20 * time.Millisecond)
 	if n := d.loads.Load(); n != 1 {
@@ -531,7 +541,8 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four"})
 	var processes []process // none has noticed the hang
-	for _, timeout := range []time.Duration{200 * time.Millisecond, 2 * outlasts, 2 * outlasts, 2 * outlasts, outlasts * 5 / 4} {
+	for _, timeout := range []time.Duration{200 * time.Millisecond, 2 * outlasts, 2 * outlasts, 2 * outlasts,
+		outlasts * 5 / 4} {
 		p := startOn(t, rdb, d, cacheaside.Options{RedisTimeout: timeout, ReadTimeout: timeout, MemoryBytes: -1}, nil)
 		p.want(t, 1, "one", nil)
 		processes = append(processes, p)
@@ -592,7 +603,8 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if s := p.Stats(); s.RedisErrors == 0 || s.Unvalidated == 0 || s.InvalidateErrors != 1 || writer.Stats().InvalidateErrors != 1 {
+	if s := p.Stats(); s.RedisErrors == 0 || s.Unvalidated == 0 || s.InvalidateErrors != 1 ||
+		writer.Stats().InvalidateErrors != 1 {
 		t.Errorf("%+v, %+v", s, writer.Stats())
 	}
 	d.write(1, "new")
@@ -606,7 +618,8 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})
-	p := start(t, b, d, cacheaside.Options{RedisTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond}, nil)
+	p := start(t, b, d, cacheaside.Options{RedisTimeout: 300 * time.Millisecond,
+		ReadTimeout: 300 * time.Millisecond}, nil)
 	p.want(t, 2, "", cacheaside.ErrNotFound)
 	b.server.Kill()
 	for i := range 3 {
@@ -755,7 +768,8 @@ func TestPanicDoesNotMeanNotFound(t *testing.T) {
 		d.read = func(context.Context, int64) error { panic(with) }
 		p := start(t, b, d, patient, nil)
 		_, err := p.Get(t.Context(), i)
-		if _, ok := errors.AsType[*cacheaside.PanicError](err); !ok || errors.Is(err, cacheaside.ErrNotFound) || errors.Is(err, sql.ErrNoRows) {
+		if _, ok := errors.AsType[*cacheaside.PanicError](err); !ok || errors.Is(err, cacheaside.ErrNotFound) ||
+			errors.Is(err, sql.ErrNoRows) {
 			t.Errorf("%v: %v", with, err)
 		}
 		if s := p.Stats(); s.LoadErrors != 1 {
@@ -818,7 +832,8 @@ func TestKeyPanics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, err := range map[string]error{"Get": second(l.Get(t.Context(), 1)), "Refresh": second(l.Refresh(t.Context(), 1)), "Invalidate": l.Invalidate(t.Context(), 1)} {
+	for name, err := range map[string]error{"Get": second(l.Get(t.Context(), 1)),
+		"Refresh": second(l.Refresh(t.Context(), 1)), "Invalidate": l.Invalidate(t.Context(), 1)} {
 		if _, ok := errors.AsType[*cacheaside.PanicError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -836,7 +851,8 @@ func TestRefreshReplacesUnknownBytes(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, bytes := range []string{"\xa1junk that is no lease", "\xa1", "x", "\xe1short"} {
 			b.admin.Set(t.Context(), redisKey(1), bytes, 0)
-			p := start(t, b, newTable(map[int]string{1: "one"}), noMemory, &cacheaside.LoaderOptions{LoadTimeout: time.Second})
+			p := start(t, b, newTable(map[int]string{1: "one"}), noMemory,
+				&cacheaside.LoaderOptions{LoadTimeout: time.Second})
 			if v, err := p.Refresh(t.Context(), 1); v != "one" || err != nil {
 				t.Errorf("%q: %q, %v", bytes, v, err)
 			}
@@ -884,7 +900,8 @@ func TestLostLeaseRenewalIsRetried(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "one"})
 		d.read = sleeps(2500 * time.Millisecond)
-		p := start(t, b, d, cacheaside.Options{RedisTimeout: 2 * time.Second, ReadTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
+		p := start(t, b, d, cacheaside.Options{RedisTimeout: 2 * time.Second, ReadTimeout: 2 * time.Second,
+			LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
 		defer p.cache.Close()
 		got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		synctest.Wait() // the load is in progress
@@ -949,14 +966,16 @@ func TestClusterNodeHangs(t *testing.T) {
 	for _, keepsDeadlines := range []bool{true, false} {
 		t.Run(fmt.Sprint("the client keeps deadlines: ", keepsDeadlines), func(t *testing.T) {
 			t.Parallel() // they wait for the hanging node, and cache the same rows
-			proxies, rdb := proxiedCluster(t, c, keepsDeadlines, func(o *redis.ClusterOptions) { o.ReadTimeout = testenv.Hang })
+			proxies, rdb := proxiedCluster(t, c, keepsDeadlines,
+				func(o *redis.ClusterOptions) { o.ReadTimeout = testenv.Hang })
 			rows := make(map[int]string)
 			for key := range 200 {
 				rows[key] = fmt.Sprint("row ", key)
 			}
 			d := newTable(rows)
 			// Reads of the first process do not time out in this test; those of the second do soon.
-			batches := startOn(t, rdb, d, cacheaside.Options{RedisTimeout: outlasts / 3, ReadTimeout: outlasts / 3, MemoryBytes: -1}, nil)
+			batches := startOn(t, rdb, d, cacheaside.Options{RedisTimeout: outlasts / 3, ReadTimeout: outlasts / 3,
+				MemoryBytes: -1}, nil)
 			p := startOn(t, rdb, d, noMemory, nil)
 			sick, healthy := byHealth(t, p, rdb, c.Nodes[0].Addr, rows)
 			for key := range rows {
@@ -966,7 +985,8 @@ func TestClusterNodeHangs(t *testing.T) {
 					return err == nil && d.loads.Load() == before
 				})
 			}
-			if found, err := batches.GetMany(t.Context(), append(slices.Clone(sick), healthy...)); err != nil || len(found) != len(sick)+len(healthy) {
+			if found, err := batches.GetMany(t.Context(), append(slices.Clone(sick), healthy...)); err != nil ||
+				len(found) != len(sick)+len(healthy) {
 				t.Fatal(len(found), err)
 			}
 			var of sync.Map // number of loads by key
@@ -1032,7 +1052,9 @@ func readAll(ctx context.Context, p process, keys []int, rows map[int]string, fr
 
 // proxiedCluster returns a client that reaches each node of a cluster through its own proxy, and
 // the proxies by the nodes' addresses.
-func proxiedCluster(t *testing.T, c *testenv.Cluster, keepsDeadlines bool, change func(*redis.ClusterOptions)) (map[string]*testenv.Proxy, *redis.ClusterClient) {
+func proxiedCluster(
+	t *testing.T, c *testenv.Cluster, keepsDeadlines bool, change func(*redis.ClusterOptions),
+) (map[string]*testenv.Proxy, *redis.ClusterClient) {
 	t.Helper()
 	proxies := make(map[string]*testenv.Proxy)
 	for _, n := range c.Nodes {
@@ -1054,7 +1076,9 @@ func proxiedCluster(t *testing.T, c *testenv.Cluster, keepsDeadlines bool, chang
 
 // byHealth separates the keys of the sick node from those of healthy nodes. It omits keys of other
 // nodes whose range is partly on the sick node.
-func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, rows map[int]string) (sick, healthy []int) {
+func byHealth(
+	t *testing.T, p process, rdb *redis.ClusterClient, addr string, rows map[int]string,
+) (sick, healthy []int) {
 	at := make(map[int]bool)
 	partly := make(map[int]bool)
 	for key := range 2000 {
@@ -1079,9 +1103,11 @@ func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, ro
 // If no server replies, go-redis' cluster client takes its own time for its first command. No
 // caller waits for that.
 func TestClusterHangsFromTheStart(t *testing.T) {
-	proxies, rdb := proxiedCluster(t, testenv.SharedCluster(t), true, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * outlasts })
+	proxies, rdb := proxiedCluster(t, testenv.SharedCluster(t), true,
+		func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * outlasts })
 	rdb.ReloadState(t.Context())
-	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), cacheaside.Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond}, nil)
+	p := startOn(t, rdb, newTable(map[int]string{1: "one"}),
+		cacheaside.Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond}, nil)
 	for _, proxy := range proxies {
 		proxy.Hang(true)
 		defer proxy.Hang(false)
@@ -1097,5 +1123,6 @@ func TestClusterHangsFromTheStart(t *testing.T) {
 	}
 	began := time.Now()
 	p.want(t, 1, "one", nil)
-	soon(t, "what the database answers", time.Since(began)-200*time.Millisecond, 400*time.Millisecond+20*time.Millisecond*slack)
+	soon(t, "what the database answers", time.Since(began)-200*time.Millisecond,
+		400*time.Millisecond+20*time.Millisecond*slack)
 }

@@ -29,7 +29,10 @@ func BenchmarkRefusedGet(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer c.Close()
-	l, err := cacheaside.NewLoader(c, "row", func(context.Context, string) (string, error) { return "", cacheaside.ErrNotFound }, &cacheaside.LoaderOptions{Filter: refuser{}})
+	l, err := cacheaside.NewLoader(c, "row", func(context.Context, string) (string,
+		error) {
+		return "", cacheaside.ErrNotFound
+	}, &cacheaside.LoaderOptions{Filter: refuser{}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -35,7 +35,8 @@ func (d *distrustedFilter) NotFound(int) {}
 func TestReadCompletesWhenFilterBecomesSuspect(t *testing.T) {
 	_, b := embedded(t)
 	f := &distrustedFilter{asked: func() {}}
-	p := start(t, b, newTable(map[int]string{1: "one", 2: "two"}), steady, &cacheaside.LoaderOptions{Filter: f, AuditEvery: cacheaside.MinTTL})
+	p := start(t, b, newTable(map[int]string{1: "one", 2: "two"}), steady,
+		&cacheaside.LoaderOptions{Filter: f, AuditEvery: cacheaside.MinTTL})
 	f.asked = func() {
 		testenv.Eventually(t, "an audit that finds the hidden row", func() bool {
 			row, err := p.Get(t.Context(), 1)

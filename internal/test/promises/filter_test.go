@@ -173,7 +173,8 @@ func testRefused(t *testing.T, b backend) {
 					t.Fatal(v, err)
 				}
 			}
-			if found, err := p.GetMany(t.Context(), []int{3, 4, 93}, o...); found == nil || len(found) != 0 || err != nil {
+			if found, err := p.GetMany(t.Context(), []int{3, 4, 93}, o...); found == nil || len(found) != 0 ||
+				err != nil {
 				t.Fatal(found, err)
 			}
 			if got := s.counts(); got[1] != 5 || got[2] != 0 {
@@ -190,7 +191,8 @@ func testRefused(t *testing.T, b backend) {
 		if got := s.counts(); got[1] != 5 || got[2] != 1 {
 			t.Errorf("filter lookups: %v", got)
 		}
-		if st := p.Stats(); st.Loads != 3 || st.Filtered != 12 || st.FalsePositives != 1 || st.FilterErrors != 0 || st.Gets != 18 || st.RedisErrors != 0 {
+		if st := p.Stats(); st.Loads != 3 || st.Filtered != 12 || st.FalsePositives != 1 || st.FilterErrors != 0 ||
+			st.Gets != 18 || st.RedisErrors != 0 {
 			t.Errorf("%+v", st)
 		}
 		flushAll(t, b)
@@ -201,7 +203,8 @@ func testFalsePositives(t *testing.T, b backend) {
 	sieves(t, func(t *testing.T, s *sieve, asked cacheaside.Filter) {
 		d := newTable(map[int]string{1: "one"})
 		s.AddMany(t.Context(), []string{"1", "2", "3", "4"})
-		p, q := start(t, b, d, patient, &cacheaside.LoaderOptions{Filter: asked}), start(t, b, d, noMemory, &cacheaside.LoaderOptions{Filter: asked})
+		p, q := start(t, b, d, patient, &cacheaside.LoaderOptions{Filter: asked}), start(t, b, d, noMemory,
+			&cacheaside.LoaderOptions{Filter: asked})
 		p.want(t, 1, "one", nil)
 		p.want(t, 2, "", cacheaside.ErrNotFound)
 		p.settle()
@@ -326,7 +329,8 @@ func TestRefusalIsNotShared(t *testing.T) {
 
 func gathered(t testing.TB, p process, key, n int) {
 	t.Helper()
-	testenv.Eventually(t, fmt.Sprintf("%d who wait", n), func() bool { return readerOf(p.Loader).Groups.Plain.Waiting(fmt.Sprint(key)) == n })
+	testenv.Eventually(t, fmt.Sprintf("%d who wait", n),
+		func() bool { return readerOf(p.Loader).Groups.Plain.Waiting(fmt.Sprint(key)) == n })
 }
 
 // A filter that fails in any way hides nothing.
@@ -345,7 +349,8 @@ func TestFailingFilterHidesNothing(t *testing.T) {
 			s.answer = answer
 			for how, filter := range map[string]cacheaside.Filter{"flown": s, "fresh": lateSieve{newSieve("1"), s}} {
 				p := startOn(t, nil, d, cacheaside.Options{MemoryBytes: -1}, &cacheaside.LoaderOptions{Filter: filter})
-				if found, err := p.GetMany(t.Context(), []int{1, 2, 3}, cacheaside.Fresh); len(found) != 3 || err != nil {
+				if found, err := p.GetMany(t.Context(), []int{1, 2, 3}, cacheaside.Fresh); len(found) != 3 ||
+					err != nil {
 					t.Error(how, found, err)
 				}
 				n := int64(3)
@@ -362,7 +367,8 @@ func TestFailingFilterHidesNothing(t *testing.T) {
 		})
 	}
 	t.Run("now", func(t *testing.T) {
-		p := startOn(t, nil, newTable(map[int]string{1: "one"}), patient, &cacheaside.LoaderOptions{Filter: panics{newSieve()}})
+		p := startOn(t, nil, newTable(map[int]string{1: "one"}), patient,
+			&cacheaside.LoaderOptions{Filter: panics{newSieve()}})
 		p.want(t, 1, "one", nil)
 		p.want(t, 2, "", cacheaside.ErrNotFound) // NotFound would panic too
 		if s := p.Stats(); s.FilterErrors != 2 || s.FalsePositives != 0 {
@@ -395,7 +401,8 @@ func TestHangingFilterKeepsDeadlines(t *testing.T) {
 		<-gone
 		return nil, nil
 	}
-	p := startOn(t, nil, d, patient, &cacheaside.LoaderOptions{Filter: promptSieve{s}, Key: cacheaside.KeyOf(func(key int) string { return fmt.Sprint(900 + key) })})
+	p := startOn(t, nil, d, patient, &cacheaside.LoaderOptions{Filter: promptSieve{s},
+		Key: cacheaside.KeyOf(func(key int) string { return fmt.Sprint(900 + key) })})
 	t.Cleanup(sync.OnceFunc(func() { close(gone) }))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -473,9 +480,11 @@ func TestRefreshWarmAndBypassIgnoreFilter(t *testing.T) {
 func TestRefusedWhileRedisIsDown(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	defer rdb.Close()
-	for _, policy := range []cacheaside.DownPolicy{cacheaside.LoadWhenDown, cacheaside.StaleWhenDown, cacheaside.FailWhenDown} {
+	for _, policy := range []cacheaside.DownPolicy{cacheaside.LoadWhenDown, cacheaside.StaleWhenDown,
+		cacheaside.FailWhenDown} {
 		d := newTable(map[int]string{1: "one"})
-		p := startOn(t, rdb, d, noMemory, &cacheaside.LoaderOptions{RedisDown: policy, Filter: newSieve("1"), AuditEvery: -1})
+		p := startOn(t, rdb, d, noMemory, &cacheaside.LoaderOptions{RedisDown: policy, Filter: newSieve("1"),
+			AuditEvery: -1})
 		p.want(t, 2, "", cacheaside.ErrNotFound)
 		if _, err := p.Get(t.Context(), 1); (err == nil) != (policy == cacheaside.LoadWhenDown) {
 			t.Error(policy, err)
@@ -518,7 +527,8 @@ func TestNilFilter(t *testing.T) {
 	defer c.Close()
 	load := func(context.Context, int) (string, error) { return "", cacheaside.ErrNotFound }
 	var none *sieve
-	if _, err := cacheaside.NewLoader(c, "row", load, &cacheaside.LoaderOptions{Filter: none}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Filter") {
+	if _, err := cacheaside.NewLoader(c, "row", load, &cacheaside.LoaderOptions{Filter: none}); err == nil ||
+		!strings.Contains(err.Error(), "LoaderOptions.Filter") {
 		t.Error(err)
 	}
 	if _, err := cacheaside.NewLoader(c, "row", load, &cacheaside.LoaderOptions{Filter: nil}); err != nil {

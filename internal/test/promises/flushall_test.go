@@ -38,8 +38,10 @@ func TestFlushUnderLoad(t *testing.T) {
 		c.o.MemoryBytes, c.o.RedisTimeout, c.o.ReadTimeout, c.o.LeaseTTL = -1, testenv.Hang, testenv.Hang, time.Minute
 		f := newFlush(t, server, c.o)
 		f.run(t)
-		out.add("%-29s hits %3.0f %%, after FLUSHALL %3.0f %% at the worst: back at 90 %% of that after %v, when %d of %d keys had been loaded; loads at once %d; errors %.2f %% (%s), the longest took %v",
-			c.name+":", 100*f.before, 100*slices.Min(f.shares), f.recovered, f.loadedBy, f.keys, f.db.most.Load(), 100*f.after.errorShare(), f.after.errors(), quantile(f.after.failed, 1))
+		out.add("%-29s hits %3.0f %%, after FLUSHALL %3.0f %% at the worst: back at 90 %% of that after %v, when %d "+
+			"of %d keys had been loaded; loads at once %d; errors %.2f %% (%s), the longest took %v",
+			c.name+":", 100*f.before, 100*slices.Min(f.shares), f.recovered, f.loadedBy, f.keys, f.db.most.Load(),
+			100*f.after.errorShare(), f.after.errors(), quantile(f.after.failed, 1))
 		f.check(t, c.name, c.o)
 	}
 }
@@ -68,7 +70,8 @@ type flush struct {
 }
 
 func newFlush(t *testing.T, server *testenv.Redis, o cacheaside.Options) *flush {
-	f := &flush{server: server, keys: 4000, small: o.MaxQueue == 10, limit: int64(o.MaxLoads), zipf: make([]*rand.Zipf, flushReaders), full: make(chan struct{})}
+	f := &flush{server: server, keys: 4000, small: o.MaxQueue == 10, limit: int64(o.MaxLoads),
+		zipf: make([]*rand.Zipf, flushReaders), full: make(chan struct{})}
 	if accepting {
 		f.keys = 20_000
 	}
@@ -146,7 +149,8 @@ func (f *flush) run(t *testing.T) {
 func (f *flush) fill(t *testing.T) {
 	defer close(f.full)
 	waitFor(t, func() bool {
-		return f.p.Stats().Unavailable > 0 || !f.small && (f.limit > 0 && f.db.now.Load() >= f.limit || f.limit < 0 && f.db.now.Load() > 50)
+		return f.p.Stats().Unavailable > 0 || !f.small &&
+			(f.limit > 0 && f.db.now.Load() >= f.limit || f.limit < 0 && f.db.now.Load() > 50)
 	})
 }
 

@@ -62,7 +62,8 @@ func whileSilent(t *testing.T, f func(t *testing.T, p process, d *table, s *sile
 				if bounded {
 					rdb = keepsDeadlines(t, b)
 				}
-				d := newTable(map[int]string{0: "row", 1: "row", 2: "row", 3: "row", 4: "row", 5: "row", 6: "row", 7: "row", 8: "row", 9: "row"})
+				d := newTable(map[int]string{0: "row", 1: "row", 2: "row", 3: "row", 4: "row", 5: "row", 6: "row",
+					7: "row", 8: "row", 9: "row"})
 				d.read = sleeps(20 * time.Millisecond)
 				s := &silence{}
 				rdb.AddHook(s)

@@ -11,7 +11,8 @@ import (
 
 // byColor is a kind whose values compare like a case-insensitive column that ignores trailing
 // spaces.
-var byColor = cacheaside.GroupKind{Name: "color", Normalize: func(color string) string { return strings.ToLower(strings.TrimRight(color, " ")) }}
+var byColor = cacheaside.GroupKind{Name: "color",
+	Normalize: func(color string) string { return strings.ToLower(strings.TrimRight(color, " ")) }}
 
 // byColors returns options with one group for each row, which follows from the row.
 func byColors() *cacheaside.LoaderOptions {
@@ -74,7 +75,8 @@ func TestUnknownKindsOfGroups(t *testing.T) {
 		if err := p.GroupKey(name).Check(); !errors.Is(err, fault.UnknownKind) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := p.cache.InvalidateKeys(t.Context(), cacheaside.Key{Loader: "row", Text: name, Group: true}); err != nil {
+		if err := p.cache.InvalidateKeys(t.Context(),
+			cacheaside.Key{Loader: "row", Text: name, Group: true}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -84,7 +86,8 @@ func TestUnknownKindsOfGroups(t *testing.T) {
 	o := byColors()
 	o.Groups = cacheaside.GroupsOf(func(int, string) []string { return []string{"colour:red"} })
 	_, other := embedded(t)
-	if _, err := start(t, other, d, noMemory, o).Get(t.Context(), 1); !errors.Is(err, fault.UnknownKind) || !strings.Contains(err.Error(), "LoaderOptions.Groups") {
+	if _, err := start(t, other, d, noMemory, o).Get(t.Context(), 1); !errors.Is(err, fault.UnknownKind) ||
+		!strings.Contains(err.Error(), "LoaderOptions.Groups") {
 		t.Error(err)
 	}
 	o = byColors()
@@ -112,7 +115,8 @@ func TestGroupKindsOptions(t *testing.T) {
 		`GroupKinds[0].Name "a:b"`:   {Groups: of, GroupKinds: []cacheaside.GroupKind{{Name: "a:b"}}},
 		"another kind has this name": {Groups: of, GroupKinds: []cacheaside.GroupKind{byColor, {Name: "color"}}},
 	} {
-		if _, err := cacheaside.NewLoader(p.cache, "other", newTable(nil).load, o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := cacheaside.NewLoader(p.cache, "other", newTable(nil).load, o); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

@@ -26,10 +26,12 @@ func TestCostOfGroups(t *testing.T) {
 	t.Cleanup(func() { rdb.Close() })
 	t.Run("memory hit", func(t *testing.T) {
 		ids := idsUpTo(benchKeys)
-		plain, grouped := openCost(t, rdb, "plain", patient, cacheaside.Hook{}, ids), openCost(t, rdb, "grouped", patient, twoGroups, ids)
+		plain, grouped := openCost(t, rdb, "plain", patient, cacheaside.Hook{}, ids), openCost(t, rdb, "grouped",
+			patient, twoGroups, ids)
 		n := testenv.AtSize(10_000, 100_000)
 		for _, goroutines := range []int{1, 128} {
-			compareCost(t, fmt.Sprint(goroutines, " goroutines"), n, goroutines, 1.1, getting(plain, ids), getting(grouped, ids))
+			compareCost(t, fmt.Sprint(goroutines, " goroutines"), n, goroutines, 1.1, getting(plain, ids),
+				getting(grouped, ids))
 		}
 		for _, l := range []*cacheaside.Loader[int64, *benchRow]{plain, grouped} {
 			if s := l.Stats(); s.MemoryHits < s.Gets*999/1000 {
@@ -39,10 +41,12 @@ func TestCostOfGroups(t *testing.T) {
 	})
 	t.Run("Redis hit", func(t *testing.T) {
 		ids := idsUpTo(redisKeys)
-		plain, grouped := openCost(t, rdb, "plain", noMemory, cacheaside.Hook{}, ids), openCost(t, rdb, "grouped", noMemory, twoGroups, ids)
+		plain, grouped := openCost(t, rdb, "plain", noMemory, cacheaside.Hook{}, ids), openCost(t, rdb, "grouped",
+			noMemory, twoGroups, ids)
 		n := testenv.AtSize(500, 2000)
 		for _, goroutines := range []int{1, 128} {
-			compareCost(t, fmt.Sprint(goroutines, " goroutines"), n, goroutines, 1.15, getting(plain, ids), getting(grouped, ids))
+			compareCost(t, fmt.Sprint(goroutines, " goroutines"), n, goroutines, 1.15, getting(plain, ids),
+				getting(grouped, ids))
 		}
 		for _, l := range []*cacheaside.Loader[int64, *benchRow]{plain, grouped} {
 			if s := l.Stats(); s.Loads > redisKeys {
@@ -51,7 +55,8 @@ func TestCostOfGroups(t *testing.T) {
 		}
 	})
 	t.Run("miss", func(t *testing.T) {
-		plain, grouped := openCost(t, rdb, "plain-misses", noMemory, cacheaside.Hook{}, nil), openCost(t, rdb, "misses", noMemory, twoGroups, nil)
+		plain, grouped := openCost(t, rdb, "plain-misses", noMemory, cacheaside.Hook{}, nil), openCost(t, rdb, "misses",
+			noMemory, twoGroups, nil)
 		n := testenv.AtSize(1000, 4000)
 		missing := func(l *cacheaside.Loader[int64, *benchRow]) func(int) error {
 			var id atomic.Int64
@@ -78,7 +83,8 @@ func TestCostOfGroups(t *testing.T) {
 			func(int) error { return l.InvalidateGroup(t.Context(), "shop") })
 		loads := l.Stats().Loads
 		part := ids[:min(len(ids), 1000)]
-		if found, err := l.GetMany(t.Context(), part); err != nil || len(found) != len(part) || l.Stats().Loads != loads+int64(len(part)) {
+		if found, err := l.GetMany(t.Context(), part); err != nil || len(found) != len(part) ||
+			l.Stats().Loads != loads+int64(len(part)) {
 			t.Errorf("%d found, %d loads, %v", len(found), l.Stats().Loads-loads, err)
 		}
 	})
@@ -98,7 +104,9 @@ func idsUpTo(n int) []int64 {
 }
 
 // openCost returns a loader whose rows are all cached.
-func openCost(t *testing.T, rdb redis.UniversalClient, name string, o cacheaside.Options, groups cacheaside.Hook, ids []int64) *cacheaside.Loader[int64, *benchRow] {
+func openCost(
+	t *testing.T, rdb redis.UniversalClient, name string, o cacheaside.Options, groups cacheaside.Hook, ids []int64,
+) *cacheaside.Loader[int64, *benchRow] {
 	t.Helper()
 	c, err := cacheaside.New(rdb, &o)
 	if err != nil {

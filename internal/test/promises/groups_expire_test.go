@@ -70,7 +70,10 @@ func TestExpireGroup(t *testing.T) {
 			close(release)
 			for i := range hot {
 				for _, x := range []process{p, q} {
-					waitFor(t, func() bool { v, _ := x.Get(t.Context(), i, cacheaside.Fresh); return v == fmt.Sprint("red new ", i) })
+					waitFor(t, func() bool {
+						v, _ := x.Get(t.Context(), i, cacheaside.Fresh)
+						return v == fmt.Sprint("red new ", i)
+					})
 				}
 			}
 			if n := d.loads.Load(); n != 2*hot+1 {

@@ -35,7 +35,8 @@ func groupsHistoryChild() {
 	ctx := context.Background()
 	o, _ := unhurried(patient, nil)
 	if os.Getenv("FAULTS") != "" {
-		o = cacheaside.Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, LeaseTTL: 500 * time.Millisecond, MaxStaleness: time.Second}
+		o = cacheaside.Options{RedisTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond,
+			LeaseTTL: 500 * time.Millisecond, MaxStaleness: time.Second}
 	}
 	p := startHistory(o)
 	loads := historyLoads
@@ -91,7 +92,8 @@ func groupsHistoryChild() {
 // replace changes a row and records the previous value.
 func (p *historyProcess) replace(ctx context.Context, e *event) {
 	var err error
-	if e.Previous, err = p.db.SetArgs(ctx, strconv.Itoa(e.Key), e.Value, redis.SetArgs{Get: true}).Result(); err != nil && !errors.Is(err, redis.Nil) {
+	if e.Previous, err = p.db.SetArgs(ctx, strconv.Itoa(e.Key), e.Value,
+		redis.SetArgs{Get: true}).Result(); err != nil && !errors.Is(err, redis.Nil) {
 		panic(err)
 	}
 }
@@ -215,7 +217,8 @@ func TestHistoryOfGroups(t *testing.T) {
 		processes, length, steps, seeds = 8, 20*time.Second, 0, 5
 	}
 	for seed := range seeds {
-		history, sum := watchHistory(t, "groups-history", testenv.SharedRedis(t), processes, length, seed, "STEPS="+strconv.Itoa(steps))
+		history, sum := watchHistory(t, "groups-history", testenv.SharedRedis(t), processes, length, seed,
+			"STEPS="+strconv.Itoa(steps))
 		checkGroups(t, seed, history, sum)
 	}
 }
@@ -225,8 +228,10 @@ func checkGroups(t *testing.T, seed int, history []porcupine.Operation, sum *his
 	settle(history)
 	began, stats := time.Now(), sum.Stats
 	result := porcupine.CheckOperationsTimeout(replacing(), essential(history), 5*testenv.Hang)
-	t.Logf("seed %d: %d operations, %d loads, %d outdated, %d refused, %d hits, %d waits, %d unvalidated reads left out; checked in %v: %s",
-		seed, len(history), stats.Loads, stats.Outdated, stats.Refused, stats.RedisHits, stats.Waits, sum.Unvalidated, time.Since(began).Round(time.Millisecond), result)
+	t.Logf("seed %d: %d operations, %d loads, %d outdated, %d refused, %d hits, %d waits, %d unvalidated reads left "+
+		"out; checked in %v: %s",
+		seed, len(history), stats.Loads, stats.Outdated, stats.Refused, stats.RedisHits, stats.Waits, sum.Unvalidated,
+		time.Since(began).Round(time.Millisecond), result)
 	if result != porcupine.Ok {
 		t.Errorf("seed %d: %s", seed, result)
 	}

@@ -74,7 +74,8 @@ func TestManyGroups(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			d := newTable(map[int]string{64: "old", 65: "old"})
-			p := start(t, b, d, o, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(n int, _ string) (names []string) {
+			p := start(t, b, d, o, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(n int,
+				_ string) (names []string) {
 				for i := range n {
 					names = append(names, fmt.Sprint(i), "", fmt.Sprint(i)) // twice
 				}
@@ -107,15 +108,17 @@ func TestGroupsFunctionFails(t *testing.T) {
 			_, b := embedded(t)
 			d := newTable(map[int]string{1: "old"})
 			var failing atomic.Bool
-			p := start(t, b, d, steady, &cacheaside.LoaderOptions{ErrorTTL: time.Second, Groups: cacheaside.GroupsOf(func(int, string) []string {
-				if failing.Load() {
-					fail()
-				}
-				return []string{"a"}
-			})})
+			p := start(t, b, d, steady, &cacheaside.LoaderOptions{ErrorTTL: time.Second,
+				Groups: cacheaside.GroupsOf(func(int, string) []string {
+					if failing.Load() {
+						fail()
+					}
+					return []string{"a"}
+				})})
 			defer p.cache.Close()
 			failing.Store(true)
-			for _, get := range []func(context.Context, int) (string, error){p.Refresh, func(ctx context.Context, key int) (string, error) { return p.Get(ctx, key) }} {
+			for _, get := range []func(context.Context, int) (string,
+				error){p.Refresh, func(ctx context.Context, key int) (string, error) { return p.Get(ctx, key) }} {
 				if v, err := get(t.Context(), 1); v != "" || err == nil {
 					t.Errorf("%s: %q, %v", name, v, err)
 				}
@@ -174,8 +177,10 @@ func TestInvalidateKeysWithGroups(t *testing.T) {
 		d.write(i+1, "green new")
 	}
 	bad := plain.GroupKey("red")
-	err = p.cache.InvalidateKeys(t.Context(), p.Key(1), bad, p.GroupKey("even"), cacheaside.Key{Loader: "elsewhere", Text: "a", Group: true})
-	if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); !ok || len(failed.Errs) != 1 || failed.Errs[bad] == nil {
+	err = p.cache.InvalidateKeys(t.Context(), p.Key(1), bad, p.GroupKey("even"),
+		cacheaside.Key{Loader: "elsewhere", Text: "a", Group: true})
+	if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); !ok || len(failed.Errs) != 1 ||
+		failed.Errs[bad] == nil {
 		t.Errorf("%v", err)
 	}
 	p.want(t, 1, "green new", nil)
@@ -282,7 +287,8 @@ func TestCostsOfGroups(t *testing.T) {
 		t.Errorf("a fresh hit takes %d polls, want 1", n)
 	}
 	did("an invalidation", func() { p.invalidateGroup(t, "red") },
-		map[string]int{"evalsha": 1, "time": 1, "hget": 2, "persist": 1, "hset": 1, "zrange": 3, "zadd": 1, "pexpire": 1, "publish": 1})
+		map[string]int{"evalsha": 1, "time": 1, "hget": 2, "persist": 1, "hset": 1, "zrange": 3, "zadd": 1,
+			"pexpire": 1, "publish": 1})
 	checkDocumented(t, b)
 }
 
@@ -598,7 +604,8 @@ func TestPeekIgnoresInvalidatedGroups(t *testing.T) {
 				}
 				r, err := readerOf(p.Loader).Lone(1)
 				noError(t, err)
-				if _, v := readerOf(p.Loader).Fetch.Copy(t.Context(), r, audit.Undecided); (v == audit.Undecided) != want {
+				if _, v := readerOf(p.Loader).Fetch.Copy(t.Context(), r,
+					audit.Undecided); (v == audit.Undecided) != want {
 					t.Errorf("the copy for a meter: %v", v)
 				}
 			}
@@ -692,7 +699,8 @@ func TestGroupNumbersAreReadWithLeases(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			d := newTable(map[int]string{1: "red old"})
-			p, q := start(t, b, d, steadyNoMemory, byParityAndColor()), start(t, b, d, steadyNoMemory, byParityAndColor())
+			p, q := start(t, b, d, steadyNoMemory, byParityAndColor()), start(t, b, d, steadyNoMemory,
+				byParityAndColor())
 			defer p.cache.Close()
 			defer q.cache.Close()
 			for i := range 5 {
@@ -715,7 +723,10 @@ func TestGetManyOfGroups(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newShelf(100)
-		groups := &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(key int, _ string) []string { return []string{fmt.Sprint("tens ", key/10)} })}
+		groups := &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(key int,
+			_ string) []string {
+			return []string{fmt.Sprint("tens ", key/10)}
+		})}
 		p, q := startMany(t, b.client(t), d, noMemory, groups), startMany(t, b.client(t), d, noMemory, groups)
 		p.wantMany(t, upTo(100), rowsOf(d, 100))
 		for i := 30; i < 40; i++ {
@@ -859,7 +870,8 @@ func TestHangingLookupOfGroups(t *testing.T) {
 			var hang atomic.Bool
 			rdb.AddHook(hanging{&hang})
 			d := newTable(map[int]string{1: "red", 2: "red"})
-			p := startOn(t, rdb, d, cacheaside.Options{MemoryBytes: -1, RedisTimeout: 10 * time.Second, ReadTimeout: time.Second}, lo)
+			p := startOn(t, rdb, d, cacheaside.Options{MemoryBytes: -1, RedisTimeout: 10 * time.Second,
+				ReadTimeout: time.Second}, lo)
 			defer p.cache.Close()
 			p.want(t, 2, "red", nil)
 			hang.Store(true)

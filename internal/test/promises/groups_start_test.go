@@ -42,12 +42,17 @@ func (s starter) start(t *testing.T, mayLoad bool) (first time.Duration) {
 	defer c.Close()
 	var all [startLoaders]*cacheaside.Loader[int64, benchRow]
 	for i := range all {
-		if all[i], err = cacheaside.NewLoader(c, fmt.Sprint("l", i), func(_ context.Context, id int64) (benchRow, error) {
-			if !mayLoad {
-				t.Errorf("%s: a cached row is loaded", s.prefix)
-			}
-			return row(id), nil
-		}, &cacheaside.LoaderOptions{TTL: time.Hour, Groups: cacheaside.GroupsOf(func(id int64, _ benchRow) []string { return []string{strconv.Itoa(int(id))} })}); err != nil {
+		if all[i], err = cacheaside.NewLoader(c, fmt.Sprint("l", i),
+			func(_ context.Context, id int64) (benchRow, error) {
+				if !mayLoad {
+					t.Errorf("%s: a cached row is loaded", s.prefix)
+				}
+				return row(id), nil
+			}, &cacheaside.LoaderOptions{TTL: time.Hour,
+				Groups: cacheaside.GroupsOf(func(id int64,
+					_ benchRow) []string {
+					return []string{strconv.Itoa(int(id))}
+				})}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,7 +72,8 @@ func (s starter) start(t *testing.T, mayLoad bool) (first time.Duration) {
 // TestStartWithManyGroups compares the time until a new process serves hits of ten loaders, with
 // full and with empty sets of groups. The two sides take turns.
 func TestStartWithManyGroups(t *testing.T) {
-	for name, rdb := range map[string]redis.UniversalClient{"server": testenv.SharedRedis(t).Client(t), "cluster": testenv.SharedCluster(t).Client(t)} {
+	for name, rdb := range map[string]redis.UniversalClient{"server": testenv.SharedRedis(t).Client(t),
+		"cluster": testenv.SharedCluster(t).Client(t)} {
 		t.Run(name, func(t *testing.T) {
 			empty, full := starter{rdb, "empty"}, starter{rdb, "full"}
 			empty.start(t, true)
@@ -81,7 +87,8 @@ func TestStartWithManyGroups(t *testing.T) {
 					key := keys.Groups(full.prefix, fmt.Sprint("l", i), conn.Tag(r))
 					// Short scripts do not block a node for long.
 					for part := 0; part < members; part += 4096 {
-						if err := fillScript.Run(t.Context(), rdb, []string{key}, time.Now().UnixMicro(), part, min(members-part, 4096)).Err(); err != nil && err != redis.Nil {
+						if err := fillScript.Run(t.Context(), rdb, []string{key}, time.Now().UnixMicro(), part,
+							min(members-part, 4096)).Err(); err != nil && err != redis.Nil {
 							t.Fatal(err)
 						}
 					}
@@ -93,11 +100,13 @@ func TestStartWithManyGroups(t *testing.T) {
 			for run := range runs {
 				for side := range 2 {
 					side = (side + run) % 2
-					times[side] = append(times[side], float64([]starter{empty, full}[side].start(t, false).Microseconds()))
+					times[side] = append(times[side],
+						float64([]starter{empty, full}[side].start(t, false).Microseconds()))
 				}
 			}
 			ratio := middle(times[1]) / middle(times[0])
-			t.Logf("%s: the first hits of %d loaders with %d groups after %.1f ms, with none after %.1f ms: %.2f", name, startLoaders, members,
+			t.Logf("%s: the first hits of %d loaders with %d groups after %.1f ms, with none after %.1f ms: %.2f", name,
+				startLoaders, members,
 				middle(times[1])/1000, middle(times[0])/1000, ratio)
 			if testenv.Accepting && ratio > 2 {
 				t.Errorf("the first hits come %.2f times as late, want at most 2", ratio)

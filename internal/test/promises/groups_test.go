@@ -223,7 +223,8 @@ func TestInvalidateGroupErrors(t *testing.T) {
 		{plain, "red", "no LoaderOptions.Groups"},
 	} {
 		err := c.of.InvalidateGroup(t.Context(), c.name)
-		if e, ok := errors.AsType[*cacheaside.Error](err); !ok || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "red") && c.name == "red" {
+		if e, ok := errors.AsType[*cacheaside.Error](err); !ok || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "red") && c.name == "red" {
 			t.Errorf("%q: %v, %v", c.name, err, e)
 		}
 	}
@@ -231,7 +232,11 @@ func TestInvalidateGroupErrors(t *testing.T) {
 	if err := p.InvalidateGroup(t.Context(), "red"); !errors.Is(err, cacheaside.ErrClosed) {
 		t.Error(err)
 	}
-	if _, err := cacheaside.NewLoader(plain.cache, "other", d.load, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(string, string) []string { return nil })}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Groups") {
+	if _, err := cacheaside.NewLoader(plain.cache, "other", d.load,
+		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(string,
+			string) []string {
+			return nil
+		})}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Groups") {
 		t.Error(err)
 	}
 }
@@ -314,7 +319,8 @@ func TestGroupInMemoryWithLostSet(t *testing.T) {
 		rdb := redis.NewClient(&options)
 		defer rdb.Close()
 		rdb.AddHook(hooked{before: func(cmd redis.Cmder) {
-			if strings.HasPrefix(cmd.Name(), "eval") && strings.Contains(fmt.Sprint(cmd.Args()...), "::groups:") && silent.Load() {
+			if strings.HasPrefix(cmd.Name(), "eval") && strings.Contains(fmt.Sprint(cmd.Args()...), "::groups:") &&
+				silent.Load() {
 				cmd.Args()[5] = "another channel"
 			}
 		}, after: func(redis.Cmder) {}})

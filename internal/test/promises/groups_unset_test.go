@@ -21,7 +21,8 @@ import (
 // tool; and the program itself.
 func TestProgramWithoutGroupsFollowsWriters(t *testing.T) {
 	group := cacheaside.Key{Loader: "row", Text: "red", Group: true}
-	for writer, invalidate := range map[string]func(ctx context.Context, rdb redis.UniversalClient, plain, other process) error{
+	for writer, invalidate := range map[string]func(ctx context.Context, rdb redis.UniversalClient, plain,
+		other process) error{
 		"a loader that is not read": func(ctx context.Context, _ redis.UniversalClient, _, other process) error {
 			return other.InvalidateGroup(ctx, "red")
 		},

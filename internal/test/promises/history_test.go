@@ -88,7 +88,8 @@ type historyProcess struct {
 }
 
 // historyLoads are the options of its loader.
-var historyLoads = cacheaside.LoaderOptions{TTL: 20 * time.Millisecond, Jitter: 0.5, NullTTL: 20 * time.Millisecond, LoadTimeout: time.Minute}
+var historyLoads = cacheaside.LoaderOptions{TTL: 20 * time.Millisecond, Jitter: 0.5, NullTTL: 20 * time.Millisecond,
+	LoadTimeout: time.Minute}
 
 func startHistory(options cacheaside.Options) *historyProcess {
 	p := &historyProcess{
@@ -213,14 +214,17 @@ func historyChild() {
 }
 
 // watchHistory runs such processes, and returns their combined results.
-func watchHistory(t *testing.T, child string, cache *testenv.Redis, processes int, length time.Duration, seed int, more ...string) ([]porcupine.Operation, *historyReport) {
+func watchHistory(
+	t *testing.T, child string, cache *testenv.Redis, processes int, length time.Duration, seed int, more ...string,
+) ([]porcupine.Operation, *historyReport) {
 	t.Helper()
 	database, sum := testenv.StartRedis(t), new(historyReport)
 	var history []porcupine.Operation
 	var children []*testenv.Child
 	for process := range processes {
-		children = append(children, testenv.SpawnChild(t, child, append(more, "REDIS="+cache.Addr, "DATABASE="+database.Addr,
-			"LENGTH="+length.String(), "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process))...))
+		children = append(children,
+			testenv.SpawnChild(t, child, append(more, "REDIS="+cache.Addr, "DATABASE="+database.Addr,
+				"LENGTH="+length.String(), "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process))...))
 	}
 	for _, c := range children {
 		line, err := c.ReadLine(length + testenv.Hang)
@@ -232,7 +236,8 @@ func watchHistory(t *testing.T, child string, cache *testenv.Redis, processes in
 			t.Fatal(err)
 		}
 		for _, e := range r.Events {
-			history = append(history, porcupine.Operation{ClientId: e.Goroutine, Input: e, Call: e.Call, Return: e.Return})
+			history = append(history, porcupine.Operation{ClientId: e.Goroutine, Input: e, Call: e.Call,
+				Return: e.Return})
 		}
 		sum.Events = append(sum.Events, r.Events...)
 		sum.Unvalidated += r.Unvalidated
@@ -282,13 +287,16 @@ func testHistory(t *testing.T, batches string) {
 	}
 	operations, refused := 0, int64(0)
 	for seed := range seeds {
-		history, sum := watchHistory(t, "history", testenv.SharedRedis(t), 2, length, seed, "BATCHES="+batches, "STEPS="+strconv.Itoa(steps))
+		history, sum := watchHistory(t, "history", testenv.SharedRedis(t), 2, length, seed, "BATCHES="+batches,
+			"STEPS="+strconv.Itoa(steps))
 		stats := sum.Stats
 		operations, refused = operations+len(history), refused+stats.Refused
 		began := time.Now()
 		result := porcupine.CheckOperationsTimeout(register, history, 5*testenv.Hang)
-		t.Logf("seed %d: %d operations, %d loads, %d refused, %d hits, %d waits, %d unvalidated reads left out; checked in %v: %s",
-			seed, len(history), stats.Loads, stats.Refused, stats.RedisHits, stats.Waits, sum.Unvalidated, time.Since(began).Round(time.Millisecond), result)
+		t.Logf("seed %d: %d operations, %d loads, %d refused, %d hits, %d waits, %d unvalidated reads left out; "+
+			"checked in %v: %s",
+			seed, len(history), stats.Loads, stats.Refused, stats.RedisHits, stats.Waits, sum.Unvalidated, time.Since(
+				began).Round(time.Millisecond), result)
 		if result != porcupine.Ok {
 			t.Errorf("seed %d: %s", seed, result)
 		}

@@ -61,7 +61,8 @@ func strictHistoryChild() {
 		case kind < 20:
 			p.report.add(strictRead(ctx, r, readerOf(l).RefreshMany, e)...)
 		default:
-			p.report.add(strictRead(ctx, r, func(ctx context.Context, keys []int, got func(int, *fetch.Round), failed func(int, error)) {
+			p.report.add(strictRead(ctx, r, func(ctx context.Context, keys []int, got func(int, *fetch.Round),
+				failed func(int, error)) {
 				readerOf(l).GetMany(ctx, fetch.Plain, keys, got, failed)
 			}, e)...)
 		}
@@ -69,7 +70,9 @@ func strictHistoryChild() {
 }
 
 // strictWrite writes a row as a strict writer does.
-func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *cacheaside.Loader[int, string], e event) (paused, written bool) {
+func (p *historyProcess) strictWrite(
+	ctx context.Context, r *rand.Rand, l *cacheaside.Loader[int, string], e event,
+) (paused, written bool) {
 	h, err := p.cache.Hold(ctx, l.Key(e.Key))
 	if err != nil {
 		panic(err)
@@ -100,13 +103,17 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *cache
 }
 
 // strictRead reads one key or a batch.
-func strictRead(ctx context.Context, r *rand.Rand, read func(ctx context.Context, keys []int, got func(int, *fetch.Round), failed func(int, error)), e event) (seen []event) {
+func strictRead(
+	ctx context.Context, r *rand.Rand, read func(ctx context.Context, keys []int, got func(int, *fetch.Round),
+		failed func(int, error)), e event,
+) (seen []event) {
 	keys := []int{e.Key}
 	if r.IntN(4) == 0 {
 		keys = r.Perm(historyKeys)[:2]
 	}
 	values := make([]string, len(keys))
-	read(ctx, keys, func(i int, got *fetch.Round) { values[i] = rows.Value[string](got.Value) }, func(_ int, err error) { panic(err) })
+	read(ctx, keys, func(i int, got *fetch.Round) { values[i] = rows.Value[string](got.Value) },
+		func(_ int, err error) { panic(err) })
 	e.Return = time.Now().UnixNano()
 	for i, key := range keys {
 		e.Key, e.Value = key, values[i]
@@ -149,8 +156,10 @@ func strictHistory(t *testing.T, length time.Duration, seed int) bool {
 	}
 	began := time.Now()
 	result := porcupine.CheckOperationsTimeout(register, history, time.Minute)
-	t.Logf("seed %d: %d operations, %d of them writes, %d stored by them; %d loads, %d held, %d refused, %d hits, %d holds lost; checked in %v: %s",
-		seed, len(history), writes, stats.StoredHeld, stats.Loads, stats.Held, stats.Refused, stats.RedisHits, stats.HoldsLost, time.Since(began).Round(time.Millisecond), result)
+	t.Logf("seed %d: %d operations, %d of them writes, %d stored by them; %d loads, %d held, %d refused, %d hits, %d "+
+		"holds lost; checked in %v: %s",
+		seed, len(history), writes, stats.StoredHeld, stats.Loads, stats.Held, stats.Refused, stats.RedisHits,
+		stats.HoldsLost, time.Since(began).Round(time.Millisecond), result)
 	if sum.Paused > 0 {
 		t.Logf("%d writes paused for longer than their holds", sum.Paused)
 		return false
@@ -158,5 +167,6 @@ func strictHistory(t *testing.T, length time.Duration, seed int) bool {
 	if result != porcupine.Ok {
 		t.Errorf("seed %d: %s", seed, result)
 	}
-	return t.Failed() || len(history) >= enoughOperations && writes > 0 && stats.StoredHeld > 0 && stats.Held > 0 && stats.RedisHits > 0
+	return t.Failed() || len(history) >= enoughOperations && writes > 0 && stats.StoredHeld > 0 && stats.Held > 0 &&
+		stats.RedisHits > 0
 }

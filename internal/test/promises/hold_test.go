@@ -127,7 +127,8 @@ func TestHold(t *testing.T) {
 			if i == 1 {
 				held++ // by Warm
 			}
-			if s := p.Stats(); s.Held != held || s.Unvalidated != held || s.RedisErrors+s.WriteErrors+s.Undecodable+s.HoldsLost+s.HoldsLeft > 0 {
+			if s := p.Stats(); s.Held != held || s.Unvalidated != held ||
+				s.RedisErrors+s.WriteErrors+s.Undecodable+s.HoldsLost+s.HoldsLeft > 0 {
 				t.Errorf("%d: %+v", i, s)
 			}
 		}
@@ -251,7 +252,8 @@ func TestStoreHeld(t *testing.T) {
 		if _, err := writeside.Of(p.Loader).StoreHeld(t.Context(), h, 4, "another"); !errors.Is(err, hold.ErrNotHeld) {
 			t.Error(err)
 		}
-		if _, err := writeside.Of(q.Loader).StoreHeld(t.Context(), h, 3, "of another cache"); !errors.Is(err, hold.ErrNotHeld) {
+		if _, err := writeside.Of(q.Loader).StoreHeld(t.Context(), h, 3, "of another cache"); !errors.Is(err,
+			hold.ErrNotHeld) {
 			t.Error(err)
 		}
 		own := q.hold(t, 3)
@@ -580,7 +582,8 @@ func TestHoldFailsWithoutRedis(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		m.SetError("out of order")
 		h, err := p.cache.Hold(t.Context(), p.Key(1), p.Key(2))
-		if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); h != nil || !ok || len(failed.Errs) != 2 || !errors.Is(err, cacheaside.ErrRedis) || strings.Contains(err.Error(), "{1}") {
+		if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); h != nil || !ok ||
+			len(failed.Errs) != 2 || !errors.Is(err, cacheaside.ErrRedis) || strings.Contains(err.Error(), "{1}") {
 			t.Error(h, err)
 		}
 		m.SetError("")
@@ -603,23 +606,29 @@ func TestHoldFailsWithoutRedis(t *testing.T) {
 
 func TestHoldIsRefused(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
-		plain, p := startOn(t, b.client(t), newTable(nil), steadyNoMemory, nil), startOn(t, b.client(t), newTable(nil), strict, nil)
-		if _, err := plain.cache.Hold(t.Context(), plain.Key(1)); err == nil || !strings.Contains(err.Error(), "Options.StrictWrites") {
+		plain, p := startOn(t, b.client(t), newTable(nil), steadyNoMemory, nil), startOn(t, b.client(t), newTable(nil),
+			strict, nil)
+		if _, err := plain.cache.Hold(t.Context(), plain.Key(1)); err == nil ||
+			!strings.Contains(err.Error(), "Options.StrictWrites") {
 			t.Error(err)
 		}
-		for _, k := range []cacheaside.Key{p.AllKeys(), {Loader: "row", Text: "1", Group: true}, {Loader: "a:b", Text: "1"}, {Loader: "row", Version: "{}", Text: "1"}} {
+		for _, k := range []cacheaside.Key{p.AllKeys(), {Loader: "row", Text: "1", Group: true},
+			{Loader: "a:b", Text: "1"}, {Loader: "row", Version: "{}", Text: "1"}} {
 			_, err := p.cache.Hold(t.Context(), p.Key(2), k)
-			if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); !ok || len(failed.Errs) != 1 || failed.Errs[k] == nil {
+			if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); !ok || len(failed.Errs) != 1 ||
+				failed.Errs[k] == nil {
 				t.Errorf("%v: %v", k, err)
 			}
 			b.onHold(t, 2, false)
 		}
 		h := p.hold(t, 1)
-		noError(t, h.Add(t.Context(), cacheaside.Key{Loader: "row", Text: "1"}, cacheaside.Key{Loader: "row", Version: "1", Text: "1"}))
+		noError(t, h.Add(t.Context(), cacheaside.Key{Loader: "row", Text: "1"},
+			cacheaside.Key{Loader: "row", Version: "1", Text: "1"}))
 		p.cache.Close()
 		_, holdErr := p.cache.Hold(t.Context(), p.Key(2))
 		_, storeErr := writeside.Of(p.Loader).StoreHeld(t.Context(), h, 1, "")
-		for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)), h.Invalidate(t.Context())} {
+		for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)),
+			h.Invalidate(t.Context())} {
 			if !errors.Is(err, cacheaside.ErrClosed) {
 				t.Errorf("%d: %v", i, err)
 			}
@@ -828,7 +837,8 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 			}
 			v := version.Add(1)
 			if v%2 == 0 {
-				if ok, _ := writeside.Of(p.Loader).StoreHeld(context.Background(), h, key, strconv.FormatInt(v, 10)); ok {
+				if ok, _ := writeside.Of(p.Loader).StoreHeld(context.Background(), h, key,
+					strconv.FormatInt(v, 10)); ok {
 					stored.Add(1)
 				}
 			}
@@ -843,7 +853,8 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 	for range 6 {
 		goOn := func() { // reads and writes
 			r, w := reads.Load(), writes.Load()
-			testenv.Eventually(t, "more reads and writes", func() bool { return reads.Load() > r+20 && writes.Load() > w+2 })
+			testenv.Eventually(t, "more reads and writes",
+				func() bool { return reads.Load() > r+20 && writes.Load() > w+2 })
 		}
 		moveSlot(t, c, slot, c.Nodes[from], c.Nodes[to], goOn)
 		goOn()
@@ -852,7 +863,8 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 	stop.Store(true)
 	all.Wait()
 	s := processes[1].Stats()
-	t.Logf("%d reads, %d writes, %d stored by them; of one process %d hits, %d held", reads.Load(), writes.Load(), stored.Load(), s.RedisHits, s.Held)
+	t.Logf("%d reads, %d writes, %d stored by them; of one process %d hits, %d held", reads.Load(), writes.Load(),
+		stored.Load(), s.RedisHits, s.Held)
 	if writes.Load() == 0 || stored.Load() == 0 || s.RedisHits == 0 {
 		t.Error("too few operations for a verdict")
 	}
@@ -871,7 +883,8 @@ func TestHoldsInAFullRedis(t *testing.T) {
 	noError(t, h.Check(t.Context()))
 	d.write(1, "new")
 	p.want(t, 1, "new", nil)
-	if stored, err := writeside.Of(p.Loader).StoreHeld(t.Context(), h, 1, "new"); stored || !errors.Is(err, cacheaside.ErrRedis) {
+	if stored, err := writeside.Of(p.Loader).StoreHeld(t.Context(), h, 1, "new"); stored ||
+		!errors.Is(err, cacheaside.ErrRedis) {
 		t.Error(stored, err)
 	}
 	noError(t, h.Invalidate(t.Context()))

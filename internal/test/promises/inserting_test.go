@@ -23,7 +23,8 @@ func TestInsertingErrorsNameKeys(t *testing.T) {
 		}
 		for _, key := range keys {
 			e, ok := batch.Errs[key].(*cacheaside.Error)
-			if !ok || e.Op != "inserting" || !errors.Is(e, broken) || e.Key != strconv.Itoa(key) || strings.Contains(e.Error(), "key 1") {
+			if !ok || e.Op != "inserting" || !errors.Is(e, broken) || e.Key != strconv.Itoa(key) ||
+				strings.Contains(e.Error(), "key 1") {
 				t.Errorf("%#v", e)
 			}
 		}
@@ -95,17 +96,22 @@ func TestAdmitOfKeyWithoutText(t *testing.T) {
 	}
 	defer c.Close()
 	s := newSieve()
-	l, err := cacheaside.NewLoader(c, "row", func(context.Context, badKey) (string, error) { return "", cacheaside.ErrNotFound }, &cacheaside.LoaderOptions{Filter: s})
+	l, err := cacheaside.NewLoader(c, "row", func(context.Context, badKey) (string,
+		error) {
+		return "", cacheaside.ErrNotFound
+	}, &cacheaside.LoaderOptions{Filter: s})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if committed, err := l.Inserting(t.Context(), 1, -1); committed != nil || err == nil || !strings.Contains(err.Error(), "no text") || len(s.keys) != 0 {
+	if committed, err := l.Inserting(t.Context(), 1, -1); committed != nil || err == nil ||
+		!strings.Contains(err.Error(), "no text") || len(s.keys) != 0 {
 		t.Error(err, s.keys)
 	}
 	if _, err := l.Get(t.Context(), -1); err == nil || !strings.Contains(err.Error(), "no text") {
 		t.Error(err)
 	}
-	if found, err := l.GetMany(t.Context(), []badKey{1, -1}); len(found) != 0 || err == nil || !strings.Contains(err.Error(), "no text") {
+	if found, err := l.GetMany(t.Context(), []badKey{1, -1}); len(found) != 0 || err == nil ||
+		!strings.Contains(err.Error(), "no text") {
 		t.Error(found, err)
 	}
 	if st := l.Stats(); st.Filtered != 1 || st.FilterErrors != 0 {

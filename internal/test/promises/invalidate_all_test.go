@@ -99,7 +99,8 @@ func TestInvalidateAllCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := polls.callsBut(t, b)
-	if n := got["evalsha"] - before["evalsha"]; n != 1 || got["publish"]-before["publish"] != 1 || got["del"] != before["del"] {
+	if n := got["evalsha"] - before["evalsha"]; n != 1 || got["publish"]-before["publish"] != 1 ||
+		got["del"] != before["del"] {
 		t.Errorf("%v, before %v", got, before)
 	}
 }
@@ -181,7 +182,8 @@ func TestInvalidateAllWithoutRedis(t *testing.T) {
 	}
 	p.want(t, 1, "new", nil)
 	p.cache.Close()
-	if err := p.InvalidateAll(t.Context()); err == nil || fmt.Sprint(err) != "cacheaside: invalidate all of row: the cache is closed" {
+	if err := p.InvalidateAll(t.Context()); err == nil ||
+		fmt.Sprint(err) != "cacheaside: invalidate all of row: the cache is closed" {
 		t.Error(err)
 	}
 }

@@ -77,7 +77,8 @@ func testInvalidateKeys(t *testing.T, b backend) {
 	}
 	d := newTable(rows)
 	p, q, bare := start(t, b, d, steady, nil), start(t, b, d, steady, nil), start(t, b, d, steadyNoMemory, nil)
-	for row, by := range map[string]*cacheaside.Cache{"by one who has the loader": p.cache, "by one who has not": stranger(t, b, steadyNoMemory)} {
+	for row, by := range map[string]*cacheaside.Cache{"by one who has the loader": p.cache,
+		"by one who has not": stranger(t, b, steadyNoMemory)} {
 		var all []cacheaside.Key
 		for key := range 40 {
 			for _, of := range []process{p, q, bare} {
@@ -134,7 +135,8 @@ func testInvalidateWholeLoaders(t *testing.T, b backend) {
 		for key := 1; key <= 3; key++ {
 			d.write(key, row)
 		}
-		if err := by.InvalidateKeys(t.Context(), p.AllKeys(), cacheaside.Key{Loader: "other", Text: "1"}, cacheaside.Key{Loader: "row", All: true, Version: "!", Text: "7"}); err != nil {
+		if err := by.InvalidateKeys(t.Context(), p.AllKeys(), cacheaside.Key{Loader: "other", Text: "1"},
+			cacheaside.Key{Loader: "row", All: true, Version: "!", Text: "7"}); err != nil {
 			t.Fatal(err)
 		}
 		for key := 1; key <= 3; key++ {
@@ -220,7 +222,8 @@ func testAdmitKeys(t *testing.T, b backend) {
 	if st := p.cache.Stats(); st.Filtered != 1 || st.NullHits != 1 {
 		t.Fatalf("%+v", st)
 	}
-	committed, err := p.cache.InsertingKeys(t.Context(), p.Key(1), p.Key(2), bare.Key(1), cacheaside.Key{Loader: "unknown", Text: "1"})
+	committed, err := p.cache.InsertingKeys(t.Context(), p.Key(1), p.Key(2), bare.Key(1),
+		cacheaside.Key{Loader: "unknown", Text: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +284,8 @@ func testRefreshKeys(t *testing.T, b backend) {
 	for key := range 40 {
 		if key == 7 {
 			p.want(t, key, "", cacheaside.ErrNotFound)
-			testenv.Eventually(t, "the absence", func() bool { _, err := q.Get(t.Context(), key); return errors.Is(err, cacheaside.ErrNotFound) })
+			testenv.Eventually(t, "the absence",
+				func() bool { _, err := q.Get(t.Context(), key); return errors.Is(err, cacheaside.ErrNotFound) })
 			continue
 		}
 		p.want(t, key, "new", nil)
@@ -301,8 +305,10 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	d := newTable(map[int]string{1: "old"})
 	o := steadyNoMemory
 	o.MaxStaleness = 200 * time.Millisecond // processes without memory do not subscribe
-	p, other, version := start(t, b, d, o, nil), start(t, b, d, o, nil), start(t, b, d, o, &cacheaside.LoaderOptions{Version: "2"})
-	custom, err := cacheaside.NewLoader(p.cache, "custom", d.load, &cacheaside.LoaderOptions{Key: cacheaside.KeyOf(func(key int) string { return fmt.Sprint(key) })})
+	p, other, version := start(t, b, d, o, nil), start(t, b, d, o, nil), start(t, b, d, o,
+		&cacheaside.LoaderOptions{Version: "2"})
+	custom, err := cacheaside.NewLoader(p.cache, "custom", d.load,
+		&cacheaside.LoaderOptions{Key: cacheaside.KeyOf(func(key int) string { return fmt.Sprint(key) })})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +338,8 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	see("old")
 	d.write(1, "new")
 	loads := d.loads.Load()
-	keys := []cacheaside.Key{rowKey(1), version.Key(1), custom.Key(1), foreign.Key(1), texts.Key("001"), {Loader: "nobodys", Text: "1"}}
+	keys := []cacheaside.Key{rowKey(1), version.Key(1), custom.Key(1), foreign.Key(1), texts.Key("001"),
+		{Loader: "nobodys", Text: "1"}}
 	if err := p.cache.RefreshKeys(t.Context(), keys...); err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +348,8 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	}
 	see("new")
 	d.write(1, "newer")
-	if err := p.cache.RefreshKeys(t.Context(), p.AllKeys(), version.Key(1), custom.AllKeys(), foreign.Key(1)); err != nil {
+	if err := p.cache.RefreshKeys(t.Context(), p.AllKeys(), version.Key(1), custom.AllKeys(),
+		foreign.Key(1)); err != nil {
 		t.Fatal(err)
 	}
 	for _, of := range []process{other, version} {
@@ -479,13 +487,15 @@ func TestInvalidateKeysCosts(t *testing.T) {
 	if s := p.Stats(); s.Invalidated != 1+3000+1500 {
 		t.Errorf("%+v", s)
 	}
-	for what, f := range map[string]func(context.Context, ...cacheaside.Key) error{"invalidate": p.cache.InvalidateKeys, "refresh": p.cache.RefreshKeys, "inserting": func(ctx context.Context, keys ...cacheaside.Key) error {
-		committed, err := p.cache.InsertingKeys(ctx, keys...)
-		if err != nil {
-			return err
-		}
-		return committed(ctx)
-	}} {
+	for what, f := range map[string]func(context.Context,
+		...cacheaside.Key) error{"invalidate": p.cache.InvalidateKeys, "refresh": p.cache.RefreshKeys,
+		"inserting": func(ctx context.Context, keys ...cacheaside.Key) error {
+			committed, err := p.cache.InsertingKeys(ctx, keys...)
+			if err != nil {
+				return err
+			}
+			return committed(ctx)
+		}} {
 		count.take()
 		err := f(t.Context())
 		if n, _ := count.take(); err != nil || n != 0 {
@@ -505,7 +515,8 @@ func TestErrorsOfUntypedKeys(t *testing.T) {
 		d.write(1, "new")
 
 		m.SetError("ERR out of order")
-		wantFailed(t, p.cache.InvalidateKeys(t.Context(), rowKey(1), unknown, all), "invalidate", cacheaside.ErrRedis, rowKey(1), unknown, all)
+		wantFailed(t, p.cache.InvalidateKeys(t.Context(), rowKey(1), unknown, all), "invalidate", cacheaside.ErrRedis,
+			rowKey(1), unknown, all)
 		if st := p.Stats(); st.InvalidateErrors != 2 || st.RedisErrors < 2 || st.Invalidated != 0 {
 			t.Errorf("%+v", st)
 		}
@@ -514,7 +525,8 @@ func TestErrorsOfUntypedKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantFailed(t, committed(t.Context()), "inserting", cacheaside.ErrRedis, rowKey(1), unknown)
-		wantFailed(t, p.cache.RefreshKeys(t.Context(), rowKey(1), unknown, all), "refresh", cacheaside.ErrRedis, rowKey(1), unknown, all)
+		wantFailed(t, p.cache.RefreshKeys(t.Context(), rowKey(1), unknown, all), "refresh", cacheaside.ErrRedis,
+			rowKey(1), unknown, all)
 		m.SetError("")
 		if err := p.cache.InvalidateKeys(t.Context(), rowKey(1), unknown, all); err != nil {
 			t.Fatal(err)
@@ -568,7 +580,10 @@ func TestInvalidUntypedKeysFailAlone(t *testing.T) {
 		s := newSieve()
 		var row atomic.Value
 		row.Store("old")
-		l, err := cacheaside.NewLoader(c, "row", func(context.Context, badKey) (string, error) { return row.Load().(string), nil }, &cacheaside.LoaderOptions{Filter: s, Version: "7"})
+		l, err := cacheaside.NewLoader(c, "row", func(context.Context, badKey) (string,
+			error) {
+			return row.Load().(string), nil
+		}, &cacheaside.LoaderOptions{Filter: s, Version: "7"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -578,7 +593,8 @@ func TestInvalidUntypedKeysFailAlone(t *testing.T) {
 			t.Fatal("the row is not loaded")
 		}
 		row.Store("new")
-		bad := []cacheaside.Key{l.Key(-1), {Text: "1"}, {Loader: "a b", Text: "1"}, {Loader: "row", Version: "{", Text: "1"}}
+		bad := []cacheaside.Key{l.Key(-1), {Text: "1"}, {Loader: "a b", Text: "1"},
+			{Loader: "row", Version: "{", Text: "1"}}
 		flaws := []string{"no text", "Key.Loader", "Key.Loader", "Key.Version"}
 		for i, field := range flaws {
 			if err := bad[i].Check(); err == nil || !strings.Contains(err.Error(), field) {
@@ -592,7 +608,8 @@ func TestInvalidUntypedKeysFailAlone(t *testing.T) {
 				t.Fatalf("%#v", err)
 			}
 			for i, k := range bad {
-				if e, ok := errors.AsType[*cacheaside.Error](batch.Errs[k]); !ok || e.Op != op || !strings.Contains(e.Error(), flaws[i]) {
+				if e, ok := errors.AsType[*cacheaside.Error](batch.Errs[k]); !ok || e.Op != op ||
+					!strings.Contains(e.Error(), flaws[i]) {
 					t.Errorf("%v: %v", k, batch.Errs[k])
 				}
 			}
@@ -674,7 +691,8 @@ func TestKeysWithoutRedis(t *testing.T) {
 	if n := d.loads.Load() - loads; n != 0 {
 		t.Errorf("%d loads", n)
 	}
-	if err := p.cache.InvalidateKeys(t.Context(), p.AllKeys(), cacheaside.Key{Loader: "unknown", All: true}); err != nil {
+	if err := p.cache.InvalidateKeys(t.Context(), p.AllKeys(),
+		cacheaside.Key{Loader: "unknown", All: true}); err != nil {
 		t.Fatal(err)
 	}
 	p.want(t, 2, "b", nil)
@@ -851,7 +869,8 @@ func TestKeysArePrivate(t *testing.T) {
 	}
 	c.Close()
 	failed := c.InvalidateKeys(t.Context(), k)
-	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%#v", k), fmt.Sprintf("%+v", k), k.LogValue().String(), fmt.Sprint(failed), fmt.Sprintf("%v", cacheaside.Key{Loader: "mail", Version: "a b", Text: secret}.Check())} {
+	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%#v", k), fmt.Sprintf("%+v", k), k.LogValue().String(),
+		fmt.Sprint(failed), fmt.Sprintf("%v", cacheaside.Key{Loader: "mail", Version: "a b", Text: secret}.Check())} {
 		if strings.Contains(s, "alice") || !strings.Contains(s, "mail key#") {
 			t.Error(s)
 		}
@@ -860,24 +879,28 @@ func TestKeysArePrivate(t *testing.T) {
 		t.Errorf("%#v", failed)
 	}
 	group := cacheaside.Key{Loader: "mail", Text: secret, Group: true}
-	if s := fmt.Sprint(group, c.InvalidateKeys(t.Context(), group)); strings.Contains(s, "alice") || strings.Count(s, fmt.Sprintf("mail group#%016x", group.Hash())) != 2 || group.Hash() == k.Hash() {
+	if s := fmt.Sprint(group, c.InvalidateKeys(t.Context(), group)); strings.Contains(s, "alice") ||
+		strings.Count(s, fmt.Sprintf("mail group#%016x", group.Hash())) != 2 || group.Hash() == k.Hash() {
 		t.Error(s)
 	}
 	all := cacheaside.Key{Loader: "mail", All: true, Text: secret}
-	if s := fmt.Sprint(all, c.InvalidateKeys(t.Context(), all)); s != "mail all keys cacheaside: invalidate all of mail: the cache is closed" {
+	if s := fmt.Sprint(all, c.InvalidateKeys(t.Context(),
+		all)); s != "mail all keys cacheaside: invalidate all of mail: the cache is closed" {
 		t.Error(s)
 	}
 }
 
 func TestGroupKey(t *testing.T) {
-	p := startOn(t, nil, newTable(nil), steady, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(int, string) []string { return nil })})
+	p := startOn(t, nil, newTable(nil), steady,
+		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(int, string) []string { return nil })})
 	if k := p.GroupKey("a"); k != (cacheaside.Key{Loader: "row", Text: "a", Group: true}) || k.Check() != nil {
 		t.Errorf("%#v: %v", k, k.Check())
 	}
 	if err := (cacheaside.Key{Loader: "row", Version: "a b", Text: "a", Group: true}).Check(); err != nil {
 		t.Errorf("the version of a group is not ignored: %v", err)
 	}
-	for field, k := range map[string]cacheaside.Key{"Key.Text": p.GroupKey(""), "Key.Group": {Loader: "row", Text: "a", All: true, Group: true}, "Key.Loader": {Loader: "a b", Text: "a", Group: true}} {
+	for field, k := range map[string]cacheaside.Key{"Key.Text": p.GroupKey(""), "Key.Group": {Loader: "row", Text: "a",
+		All: true, Group: true}, "Key.Loader": {Loader: "a b", Text: "a", Group: true}} {
 		if err := k.Check(); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
@@ -893,7 +916,8 @@ func TestGroupKeyWithoutGroups(t *testing.T) {
 	d.write(1, "new")
 	k := p.GroupKey("a")
 	_, err := p.cache.InsertingKeys(t.Context(), p.Key(1), k)
-	for _, err := range []error{k.Check(), p.cache.InvalidateKeys(t.Context(), k), p.InvalidateGroup(t.Context(), "a"), err} {
+	for _, err := range []error{k.Check(), p.cache.InvalidateKeys(t.Context(), k),
+		p.InvalidateGroup(t.Context(), "a"), err} {
 		if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Groups") {
 			t.Error(err)
 		}

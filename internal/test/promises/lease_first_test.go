@@ -53,7 +53,8 @@ func TestSlowTrips(t *testing.T) {
 			}
 			trips("a miss", want, func() { p.Get(t.Context(), 1) })
 			trips("50 misses", want, func() { p.wantMany(t, upTo(100)[50:], rowsBetween(d, 50, 100)) })
-			trips("100 keys, of which 50 are missing", want, func() { p.wantMany(t, upTo(150)[50:], rowsBetween(d, 50, 150)) })
+			trips("100 keys, of which 50 are missing", want,
+				func() { p.wantMany(t, upTo(150)[50:], rowsBetween(d, 50, 150)) })
 			for range 200 {
 				trips("a hit", 1, func() { p.Get(t.Context(), 60) })
 			}

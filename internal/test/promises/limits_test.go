@@ -24,7 +24,10 @@ import (
 // The database is protected by limits, a queue and a circuit breaker.
 
 // startLoad is start with a load function of the test, without a memory tier.
-func startLoad(t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (string, error), o cacheaside.Options, lo *cacheaside.LoaderOptions) process {
+func startLoad(
+	t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (string, error), o cacheaside.Options,
+	lo *cacheaside.LoaderOptions,
+) process {
 	t.Helper()
 	o.MemoryBytes, o.RedisTimeout = -1, cmp.Or(o.RedisTimeout, 10*time.Second)
 	c, err := newCache(rdb, &o)
@@ -128,7 +131,8 @@ func TestMaxLoadsOfABatch(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			return nil
 		}
-		p := startMany(t, rdb, d, cacheaside.Options{MaxLoads: 3, MemoryBytes: -1, RedisTimeout: 10 * time.Second}, &cacheaside.LoaderOptions{BatchSize: 4})
+		p := startMany(t, rdb, d, cacheaside.Options{MaxLoads: 3, MemoryBytes: -1, RedisTimeout: 10 * time.Second},
+			&cacheaside.LoaderOptions{BatchSize: 4})
 		defer p.cache.Close()
 		p.wantMany(t, upTo(100), d.rows)
 		if c.most.Load() != 3 || c.all.Load() != 25 {
@@ -229,7 +233,8 @@ func TestUnavailableLeavesNoMarker(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := newHeld()
 		lo := &cacheaside.LoaderOptions{ErrorTTL: time.Hour, LoadTimeout: time.Minute}
-		p := startLoad(t, rdb, h.load, cacheaside.Options{MaxLoads: 1, MaxQueue: 1, QueueTimeout: 2 * time.Second, LeaseTTL: time.Minute}, lo)
+		p := startLoad(t, rdb, h.load, cacheaside.Options{MaxLoads: 1, MaxQueue: 1, QueueTimeout: 2 * time.Second,
+			LeaseTTL: time.Minute}, lo)
 		defer p.cache.Close()
 		first := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		<-h.began
@@ -301,9 +306,11 @@ func TestLeaseIsKeptInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		h, c := newHeld(), &crowd{}
-		p := startLoad(t, b.client(t), h.load, cacheaside.Options{MaxLoads: 1, QueueTimeout: time.Minute, LeaseTTL: 200 * time.Millisecond}, &cacheaside.LoaderOptions{LoadTimeout: 10 * time.Second})
+		p := startLoad(t, b.client(t), h.load, cacheaside.Options{MaxLoads: 1, QueueTimeout: time.Minute,
+			LeaseTTL: 200 * time.Millisecond}, &cacheaside.LoaderOptions{LoadTimeout: 10 * time.Second})
 		defer p.cache.Close()
-		q := startLoad(t, b.client(t), c.load, cacheaside.Options{QueueTimeout: time.Minute, LeaseTTL: 200 * time.Millisecond}, &cacheaside.LoaderOptions{LoadTimeout: 2 * time.Second})
+		q := startLoad(t, b.client(t), c.load, cacheaside.Options{QueueTimeout: time.Minute,
+			LeaseTTL: 200 * time.Millisecond}, &cacheaside.LoaderOptions{LoadTimeout: 2 * time.Second})
 		defer q.cache.Close()
 		first := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		<-h.began
@@ -324,7 +331,8 @@ func TestLeaseIsKeptInTheQueue(t *testing.T) {
 func TestLoadTimeoutBeginsAfterTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		load := func(context.Context, int) (string, error) { time.Sleep(900 * time.Millisecond); return "v", nil }
-		p := startLoad(t, nil, load, cacheaside.Options{MaxLoads: 1, QueueTimeout: time.Minute}, &cacheaside.LoaderOptions{LoadTimeout: time.Second})
+		p := startLoad(t, nil, load, cacheaside.Options{MaxLoads: 1, QueueTimeout: time.Minute},
+			&cacheaside.LoaderOptions{LoadTimeout: time.Second})
 		defer p.cache.Close()
 		var wg sync.WaitGroup
 		for key := range 5 {
@@ -338,7 +346,8 @@ func TestLoadKeepsItsPlaceUntilItReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld()
 		h.ignore = true
-		p := startLoad(t, nil, h.load, cacheaside.Options{MaxLoads: 1, MaxQueue: -1}, &cacheaside.LoaderOptions{LoadTimeout: time.Second})
+		p := startLoad(t, nil, h.load, cacheaside.Options{MaxLoads: 1, MaxQueue: -1},
+			&cacheaside.LoaderOptions{LoadTimeout: time.Second})
 		defer p.cache.Close()
 		p.want(t, 1, "", cacheaside.ErrLoadTimeout)
 		for key := range 3 {
@@ -360,7 +369,8 @@ func TestLoadKeepsItsPlaceUntilItReturns(t *testing.T) {
 func TestCallersLeaveLoadQueue(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := newHeld()
-		p := startLoad(t, rdb, h.load, cacheaside.Options{MaxLoads: 1, MaxQueue: 20, QueueTimeout: time.Hour}, &cacheaside.LoaderOptions{LoadTimeout: time.Hour})
+		p := startLoad(t, rdb, h.load, cacheaside.Options{MaxLoads: 1, MaxQueue: 20, QueueTimeout: time.Hour},
+			&cacheaside.LoaderOptions{LoadTimeout: time.Hour})
 		first := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		<-h.began
 		began := time.Now()
@@ -413,7 +423,8 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if row := readerOf(p.Loader).LoadAlone(t.Context(), fetch.Single(r), source.Call{})[0]; !sameError(row.Err, cacheaside.ErrClosed) {
+		if row := readerOf(p.Loader).LoadAlone(t.Context(), fetch.Single(r), source.Call{})[0]; !sameError(row.Err,
+			cacheaside.ErrClosed) {
 			t.Error(row.Err)
 		}
 	}
@@ -493,7 +504,8 @@ func TestBreakerCountsFailures(t *testing.T) {
 			var wg sync.WaitGroup
 			for key := range 20 { // concurrently
 				wg.Go(func() {
-					if _, err := p.Get(t.Context(), key); err == nil || strings.Contains(err.Error(), strings.TrimPrefix(cacheaside.ErrUnavailable.Error(), "cacheaside: ")) {
+					if _, err := p.Get(t.Context(), key); err == nil || strings.Contains(err.Error(),
+						strings.TrimPrefix(cacheaside.ErrUnavailable.Error(), "cacheaside: ")) {
 						t.Error(name, err)
 					}
 				})
@@ -594,7 +606,8 @@ func TestNestedUnavailableIsNotAFailure(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		p, b := startBrittle(t, rdb)
 		defer p.cache.Close()
-		outer, err := cacheaside.NewLoader(p.cache, "outer", func(ctx context.Context, key int) (string, error) { return p.Get(ctx, key) }, nil)
+		outer, err := cacheaside.NewLoader(p.cache, "outer",
+			func(ctx context.Context, key int) (string, error) { return p.Get(ctx, key) }, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

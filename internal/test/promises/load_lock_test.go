@@ -64,7 +64,8 @@ func TestLoadLock(t *testing.T) {
 			}
 			return "one", nil
 		}
-		p := startLoad(t, b.client(t), load, steady, &cacheaside.LoaderOptions{Locker: locker, LoadTimeout: time.Minute})
+		p := startLoad(t, b.client(t), load, steady,
+			&cacheaside.LoaderOptions{Locker: locker, LoadTimeout: time.Minute})
 		name, _ = readerOf(p.Loader).Keys.Name("1")
 		p.want(t, 1, "one", nil)
 		free(t, locker, p, "1")
@@ -73,7 +74,8 @@ func TestLoadLock(t *testing.T) {
 				t.Errorf("row %d: no error", key)
 			}
 		}
-		hasty := startLoad(t, b.client(t), load, steady, &cacheaside.LoaderOptions{Locker: locker, LoadTimeout: 10 * time.Millisecond})
+		hasty := startLoad(t, b.client(t), load, steady,
+			&cacheaside.LoaderOptions{Locker: locker, LoadTimeout: 10 * time.Millisecond})
 		hasty.want(t, 5, "", cacheaside.ErrLoadTimeout)
 		p.want(t, 6, "", cacheaside.ErrNotFound)
 		if v, err := p.Refresh(t.Context(), 1); v != "one" || err != nil {
@@ -162,7 +164,8 @@ func TestLoadLockFails(t *testing.T) {
 	if s := p.Stats(); s.Unlocked != 1 {
 		t.Errorf("%d unlocked", s.Unlocked)
 	}
-	must := start(t, b, d, steadyNoMemory, &cacheaside.LoaderOptions{Locker: down, MustLock: true, Version: "2", ErrorTTL: time.Hour})
+	must := start(t, b, d, steadyNoMemory, &cacheaside.LoaderOptions{Locker: down, MustLock: true, Version: "2",
+		ErrorTTL: time.Hour})
 	for range 2 { // the database was not asked, so no failure is remembered
 		if _, err := must.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrUnavailable) {
 			t.Error(err)
@@ -206,14 +209,17 @@ func TestLoadLockOptions(t *testing.T) {
 	}
 	defer c.Close()
 	load := func(context.Context, []int) (map[int]string, error) { return nil, nil }
-	if _, err := cacheaside.NewBatchLoader(c, "a", load, &cacheaside.LoaderOptions{Locker: localLocker(t)}); err == nil {
+	if _, err := cacheaside.NewBatchLoader(c, "a", load,
+		&cacheaside.LoaderOptions{Locker: localLocker(t)}); err == nil {
 		t.Error("a batch loader accepts a Locker")
 	}
 	if _, err := cacheaside.NewBatchLoader(c, "a", load, &cacheaside.LoaderOptions{MustLock: true}); err == nil {
 		t.Error("MustLock is accepted without a Locker")
 	}
 	one := func(context.Context, int) (string, error) { return "", nil }
-	if _, err := cacheaside.NewLoader(c, "a", one, &cacheaside.LoaderOptions{Locker: (*lock.Locker)(nil)}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Locker: a nil *lock.Locker") {
+	if _, err := cacheaside.NewLoader(c, "a", one,
+		&cacheaside.LoaderOptions{Locker: (*lock.Locker)(nil)}); err == nil ||
+		!strings.Contains(err.Error(), "LoaderOptions.Locker: a nil *lock.Locker") {
 		t.Error(err)
 	}
 }
@@ -247,8 +253,10 @@ func TestFailingUserLocker(t *testing.T) {
 			if s := p.Stats(); s.Unlocked != 1 || s.Loads != 1 || s.RedisHits != 1 {
 				t.Errorf("%+v", s)
 			}
-			must := start(t, b, d, steadyNoMemory, &cacheaside.LoaderOptions{Locker: c.lock, MustLock: true, Version: "2"})
-			if _, err := must.Get(t.Context(), 1); c.had != (err == nil) || !c.had && !errors.Is(err, cacheaside.ErrUnavailable) {
+			must := start(t, b, d, steadyNoMemory,
+				&cacheaside.LoaderOptions{Locker: c.lock, MustLock: true, Version: "2"})
+			if _, err := must.Get(t.Context(), 1); c.had != (err == nil) || !c.had &&
+				!errors.Is(err, cacheaside.ErrUnavailable) {
 				t.Error(err)
 			}
 			if s := must.Stats(); s.Unlocked != 1 || (s.Loads == 1) != c.had {

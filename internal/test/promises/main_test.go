@@ -41,7 +41,8 @@ type backend struct {
 // package comment lists, on keys and channels with the prefix.
 func realBackend(t testing.TB) backend {
 	r := testenv.SharedRedisTLS(t, documentedACL...)
-	return backend{func(t testing.TB) redis.UniversalClient { return patientClient(t, r.Options()) }, r.AdminClient(t), r}
+	return backend{func(t testing.TB) redis.UniversalClient { return patientClient(t, r.Options()) },
+		r.AdminClient(t), r}
 }
 
 // plainBackend is a real redis-server without TLS, whose user has all permissions.
@@ -168,10 +169,12 @@ var accepting = testenv.Accepting
 var noMemory = cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1}
 
 // rarePolls are patient options for a test that counts commands.
-var rarePolls = cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1, MaxStaleness: time.Minute}
+var rarePolls = cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1,
+	MaxStaleness: time.Minute}
 
 // rarelyPolling are patient options with a memory tier, for hours in a bubble.
-var rarelyPolling = cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}
+var rarelyPolling = cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
+	MaxStaleness: time.Minute}
 
 // table stands in for a database with rows of text. Its reads are counted and can be paused.
 type table struct {
@@ -263,7 +266,9 @@ func newCache(rdb redis.UniversalClient, o *cacheaside.Options) (*cacheaside.Cac
 	return cacheaside.New(rdb, o)
 }
 
-func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o cacheaside.Options, lo *cacheaside.LoaderOptions) process {
+func startOn(
+	t testing.TB, rdb redis.UniversalClient, d *table, o cacheaside.Options, lo *cacheaside.LoaderOptions,
+) process {
 	t.Helper()
 	o, lo = unhurried(o, lo)
 	c, err := newCache(rdb, &o)

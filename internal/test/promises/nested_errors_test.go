@@ -74,8 +74,11 @@ func nestedErrors(t *testing.T, levels int, otherTypes bool, wrapped func(error)
 }
 
 // batchOf returns a function that reads keys through its own loader.
-func batchOf[K comparable](t *testing.T, c *cacheaside.Cache, level int, keys []K, load func(context.Context) error) func(context.Context) error {
-	l, err := cacheaside.NewBatchLoader(c, fmt.Sprint("level", level), func(ctx context.Context, _ []K) (map[K]string, error) { return nil, load(ctx) }, nil)
+func batchOf[K comparable](
+	t *testing.T, c *cacheaside.Cache, level int, keys []K, load func(context.Context) error,
+) func(context.Context) error {
+	l, err := cacheaside.NewBatchLoader(c, fmt.Sprint("level", level),
+		func(ctx context.Context, _ []K) (map[K]string, error) { return nil, load(ctx) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

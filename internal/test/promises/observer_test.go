@@ -97,7 +97,8 @@ func TestObserver(t *testing.T) {
 		defer other.cache.Close()
 		p.want(t, 1, "one", nil)
 		w.was(t, "get row 1", "lease row 1 get", "load row 1 get")
-		if w.took[cacheaside.OpLoad] != 100*time.Millisecond || w.took[cacheaside.OpGet] < 100*time.Millisecond || w.errors[cacheaside.OpGet] != nil {
+		if w.took[cacheaside.OpLoad] != 100*time.Millisecond || w.took[cacheaside.OpGet] < 100*time.Millisecond ||
+			w.errors[cacheaside.OpGet] != nil {
 			t.Errorf("%v, %v", w.took, w.errors)
 		}
 		p.remembers(t, 1, "one")
@@ -112,11 +113,13 @@ func TestObserver(t *testing.T) {
 		got := w.told
 		w.told = nil
 		slices.Sort(got[1:]) // one that does not wait, and two concurrent loads
-		if want := []string{"get row 2", "lease row 2 get", "load row 1 get", "load row 1 get"}; !slices.Equal(got, want) {
+		if want := []string{"get row 2", "lease row 2 get", "load row 1 get",
+			"load row 1 get"}; !slices.Equal(got, want) {
 			t.Errorf("observed %q, want %q", got, want)
 		}
 		p.want(t, 9, "", errBroken)
-		if !errors.Is(w.errors[cacheaside.OpGet], errBroken) || !errors.Is(w.errors[cacheaside.OpLoad], errBroken) || w.errors[cacheaside.OpLease] != nil {
+		if !errors.Is(w.errors[cacheaside.OpGet], errBroken) || !errors.Is(w.errors[cacheaside.OpLoad], errBroken) ||
+			w.errors[cacheaside.OpLease] != nil {
 			t.Errorf("%v", w.errors)
 		}
 		p.want(t, 10, "", cacheaside.ErrNotFound) // not a failure of the caller or of the load
@@ -150,7 +153,8 @@ func TestObserver(t *testing.T) {
 // A read that loads from the database is observed too.
 func TestObserverSeesShadowReads(t *testing.T) {
 	w := &recordingObserver{}
-	p := startOn(t, nil, newTable(map[int]string{1: "one", 2: "two"}), cacheaside.Options{Observer: w}, &cacheaside.LoaderOptions{Shadow: 1e-9})
+	p := startOn(t, nil, newTable(map[int]string{1: "one", 2: "two"}), cacheaside.Options{Observer: w},
+		&cacheaside.LoaderOptions{Shadow: 1e-9})
 	defer p.cache.Close()
 	p.want(t, 1, "one", nil)
 	_, err := p.GetMany(t.Context(), []int{2})
@@ -179,7 +183,8 @@ func TestEachOperationEndsOnceInObserver(t *testing.T) {
 
 func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 	w := &recordingObserver{}
-	c, err := newCache(rdb, &cacheaside.Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
+	c, err := newCache(rdb, &cacheaside.Options{Observer: w, MaxLoads: 2, MaxQueue: 3,
+		Logger: slog.New(slog.DiscardHandler)})
 	noError(t, err)
 	l, err := cacheaside.NewLoader(c, "row", func(ctx context.Context, key int) (int, error) {
 		switch key % 4 {
@@ -218,7 +223,8 @@ func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 
 func TestObserverIsChecked(t *testing.T) {
 	var none *recordingObserver
-	if _, err := cacheaside.NewLocal(&cacheaside.Options{Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
+	if _, err := cacheaside.NewLocal(&cacheaside.Options{Observer: none}); err == nil ||
+		!strings.Contains(err.Error(), "Options.Observer") {
 		t.Error(err)
 	}
 }
@@ -237,7 +243,8 @@ func TestCacheLogsProblems(t *testing.T) {
 				return "", *err
 			}
 			return secret, nil
-		}, cacheaside.Options{Logger: log.Logger(), MaxStaleness: time.Minute}, &cacheaside.LoaderOptions{TTL: time.Minute, EarlyRefresh: -1})
+		}, cacheaside.Options{Logger: log.Logger(),
+			MaxStaleness: time.Minute}, &cacheaside.LoaderOptions{TTL: time.Minute, EarlyRefresh: -1})
 		defer p.cache.Close()
 		p.want(t, 1, secret, nil)
 		log.Has(t, `level=WARN msg="cacheaside: the Redis client's ContextTimeoutEnabled is not set`)
@@ -257,7 +264,8 @@ func TestCacheLogsProblems(t *testing.T) {
 		if _, err := p.Get(t.Context(), 77); err == nil {
 			t.Error("the load does not panic")
 		}
-		log.Has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string" panic="of the value" stack="goroutine `)
+		log.Has(t,
+			`level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string" panic="of the value" stack="goroutine `)
 
 		name, _ := readerOf(p.Loader).Keys.Name("1")
 		noError(t, m.Set(name, "\x01"+secret))
@@ -292,7 +300,8 @@ func TestCacheLogsMissedAnnouncements(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy, rdb := proxied(t, server)
 	log := &testenv.Log{}
-	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), cacheaside.Options{Logger: log.Logger(), MaxStaleness: 400 * time.Millisecond, RedisTimeout: 50 * time.Millisecond}, nil)
+	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), cacheaside.Options{Logger: log.Logger(),
+		MaxStaleness: 400 * time.Millisecond, RedisTimeout: 50 * time.Millisecond}, nil)
 	defer p.cache.Close()
 	hear(t, p.Loader)
 	all := "" // the log; each record at most once in 10 s
@@ -310,7 +319,8 @@ func TestCacheLogsMissedAnnouncements(t *testing.T) {
 		noError(t, admin.Publish(t.Context(), "cacheaside::invalidations", "gibberish").Err())
 	})
 	says("invalidations were missed: memory was cleared", func() { // no process has announced it
-		noError(t, admin.HSet(t.Context(), "cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1)).Err())
+		noError(t, admin.HSet(t.Context(), "cacheaside::announced:{"+tagOfAll+"}", "",
+			fmt.Sprint(time.Now().UnixMicro()+1)).Err())
 	})
 	proxy.Hang(true)
 	says("invalidations are not received", func() {})

@@ -26,7 +26,8 @@ import (
 // While Redis is unreachable, reads follow the policy without waiting, and only until Redis is
 // back.
 
-var policies = map[cacheaside.DownPolicy]string{cacheaside.LoadWhenDown: "new", cacheaside.StaleWhenDown: "old", cacheaside.FailWhenDown: ""}
+var policies = map[cacheaside.DownPolicy]string{cacheaside.LoadWhenDown: "new", cacheaside.StaleWhenDown: "old",
+	cacheaside.FailWhenDown: ""}
 
 // readsWhileDown reads a row that a process has in memory as "old" while Redis is unreachable, with
 // the process's policy. It returns the time of the first read, and of 30 reads after a few have
@@ -89,12 +90,14 @@ func TestRedisOutOfReach(t *testing.T) {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				t.Parallel()
 				server := testenv.StartRedis(t)
-				b := backend{func(t testing.TB) redis.UniversalClient { return server.Client(t) }, server.Client(t), server}
+				b := backend{func(t testing.TB) redis.UniversalClient { return server.Client(t) },
+					server.Client(t), server}
 				d := newTable(map[int]string{1: "old"})
 				rdb := keepsDeadlines(t, b)
 				var asked atomic.Int64
 				rdb.AddHook(asking(&asked))
-				o := cacheaside.Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: wait, MemoryBytes: steady.MemoryBytes}
+				o := cacheaside.Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: wait,
+					MemoryBytes: steady.MemoryBytes}
 				p := startOn(t, rdb, d, o, &cacheaside.LoaderOptions{RedisDown: policy})
 				hear(t, p.Loader)
 				// A machine that stands still may look like an outage now and then.
@@ -108,14 +111,16 @@ func TestRedisOutOfReach(t *testing.T) {
 				before := p.Stats()
 				back := lose(server)
 				d.write(1, "new")
-				testenv.Eventually(t, "the end of the trust in memory", func() bool { return p.cache.Stats().Bus.Trusted == 0 })
+				testenv.Eventually(t, "the end of the trust in memory",
+					func() bool { return p.cache.Stats().Bus.Trusted == 0 })
 				first, rest := readsWhileDown(t, p, &asked, want)
 				t.Logf("the first read waits for %v, 30 later ones together for %v", first, rest)
 				if accepting && (first > wait+150*time.Millisecond || rest > 10*wait) {
 					t.Error("the reads wait too long")
 				}
 				s := p.Stats()
-				if s.RedisDown == before.RedisDown || s.Stale > before.Stale != (policy == cacheaside.StaleWhenDown) || s.Loads > before.Loads != (policy == cacheaside.LoadWhenDown) {
+				if s.RedisDown == before.RedisDown || s.Stale > before.Stale != (policy == cacheaside.StaleWhenDown) ||
+					s.Loads > before.Loads != (policy == cacheaside.LoadWhenDown) {
 					t.Errorf("%+v", s)
 				}
 				back(t)
@@ -151,7 +156,8 @@ func TestReadsWhileRedisIsDown(t *testing.T) {
 				rdb.AddHook(&slowOutage{out})
 				rdb.AddHook(asking(&asked))
 				const wait = 300 * time.Millisecond
-				o := cacheaside.Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: time.Minute, MemoryBytes: steady.MemoryBytes}
+				o := cacheaside.Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: time.Minute,
+					MemoryBytes: steady.MemoryBytes}
 				p := startOn(t, rdb, d, o, &cacheaside.LoaderOptions{RedisDown: policy, MemoryTTL: 10 * time.Second})
 				hear(t, p.Loader)
 				p.remembers(t, 1, "old")
@@ -228,52 +234,55 @@ func inOutage(t *testing.T, lo cacheaside.LoaderOptions, f func(t *testing.T, p 
 // Under StaleWhenDown, a value is served until the end of its hard life, and a null for at most
 // another NullTTL.
 func TestStaleWhenDownHasAnEnd(t *testing.T) {
-	inOutage(t, cacheaside.LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, Jitter: -1}, func(t *testing.T, p process, d *table, o *outage) {
-		o.on.Store(true)
-		time.Sleep(100 * time.Second)
-		p.want(t, 1, "old", nil)
-		p.want(t, 2, "", cacheaside.ErrNotFound)
-		time.Sleep(30 * time.Second)
-		p.want(t, 1, "old", nil)
-		p.want(t, 2, "", cacheaside.ErrRedis)
-		time.Sleep(time.Hour - 80*time.Second)
-		p.want(t, 1, "old", nil)
-		time.Sleep(time.Minute)
-		p.want(t, 1, "", cacheaside.ErrRedis)
-		if s := p.Stats(); s.Stale != 4 || s.Loads != 3 || s.RedisDown != 6 {
-			t.Errorf("%+v", s)
-		}
-		o.on.Store(false)
-		time.Sleep(time.Second)
-		p.want(t, 1, "old", nil)
-		if s := p.Stats(); s.Loads != 4 {
-			t.Errorf("%+v", s)
-		}
-	})
+	inOutage(t, cacheaside.LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, Jitter: -1},
+		func(t *testing.T, p process, d *table, o *outage) {
+			o.on.Store(true)
+			time.Sleep(100 * time.Second)
+			p.want(t, 1, "old", nil)
+			p.want(t, 2, "", cacheaside.ErrNotFound)
+			time.Sleep(30 * time.Second)
+			p.want(t, 1, "old", nil)
+			p.want(t, 2, "", cacheaside.ErrRedis)
+			time.Sleep(time.Hour - 80*time.Second)
+			p.want(t, 1, "old", nil)
+			time.Sleep(time.Minute)
+			p.want(t, 1, "", cacheaside.ErrRedis)
+			if s := p.Stats(); s.Stale != 4 || s.Loads != 3 || s.RedisDown != 6 {
+				t.Errorf("%+v", s)
+			}
+			o.on.Store(false)
+			time.Sleep(time.Second)
+			p.want(t, 1, "old", nil)
+			if s := p.Stats(); s.Loads != 4 {
+				t.Errorf("%+v", s)
+			}
+		})
 }
 
 // Values with a known invalidation are not served, even if the Invalidate did not reach Redis.
 // Values that others may have invalidated are served, but never to Fresh reads.
 func TestStaleWhenDownServesNothingInvalidated(t *testing.T) {
-	inOutage(t, cacheaside.LoaderOptions{StaleFor: cacheaside.Forever}, func(t *testing.T, p process, d *table, o *outage) {
-		o.on.Store(true)
-		time.Sleep(2 * time.Minute)
-		partsOf(p.cache).memory.Clear(0) // as after a gap
-		p.want(t, 1, "old", nil)
-		if _, err := p.Get(t.Context(), 1, cacheaside.Fresh); !errors.Is(err, cacheaside.ErrRedis) || !errors.Is(err, errOutage) {
-			t.Errorf("Fresh: %v", err)
-		}
-		if err := p.Invalidate(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
-			t.Error(err)
-		}
-		p.want(t, 1, "", cacheaside.ErrRedis)
-		p.want(t, 3, "three", nil)
-		readerOf(p.Loader).Raise(0, 7) // an InvalidateAll
-		p.want(t, 3, "", cacheaside.ErrRedis)
-		if n := d.loads.Load(); n != 3 {
-			t.Errorf("%d loads", n)
-		}
-	})
+	inOutage(t, cacheaside.LoaderOptions{StaleFor: cacheaside.Forever},
+		func(t *testing.T, p process, d *table, o *outage) {
+			o.on.Store(true)
+			time.Sleep(2 * time.Minute)
+			partsOf(p.cache).memory.Clear(0) // as after a gap
+			p.want(t, 1, "old", nil)
+			if _, err := p.Get(t.Context(), 1, cacheaside.Fresh); !errors.Is(err, cacheaside.ErrRedis) ||
+				!errors.Is(err, errOutage) {
+				t.Errorf("Fresh: %v", err)
+			}
+			if err := p.Invalidate(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
+				t.Error(err)
+			}
+			p.want(t, 1, "", cacheaside.ErrRedis)
+			p.want(t, 3, "three", nil)
+			readerOf(p.Loader).Raise(0, 7) // an InvalidateAll
+			p.want(t, 3, "", cacheaside.ErrRedis)
+			if n := d.loads.Load(); n != 3 {
+				t.Errorf("%d loads", n)
+			}
+		})
 }
 
 // Redis is lost during a load. Values that cannot be stored are counted, and once the outage is
@@ -322,7 +331,9 @@ func TestReadTimeout(t *testing.T) {
 				rdb := b.client(t)
 				o := &outage{}
 				rdb.AddHook(&slowOutage{o})
-				p := startOn(t, rdb, newTable(map[int]string{1: "one"}), cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: time.Second, MaxStaleness: 3 * time.Second, MemoryBytes: -1}, nil)
+				p := startOn(t, rdb, newTable(map[int]string{1: "one"}),
+					cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: time.Second,
+						MaxStaleness: 3 * time.Second, MemoryBytes: -1}, nil)
 				defer p.cache.Close()
 				p.want(t, 1, "one", nil)
 				o.on.Store(true)
@@ -361,11 +372,13 @@ func TestServerRefuses(t *testing.T) {
 	} {
 		t.Run(says[:7], func(t *testing.T) {
 			addr := refusing(t, says)
-			rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true})
+			rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, Protocol: 2,
+				DisableIdentity: true})
 			t.Cleanup(func() { rdb.Close() })
 			d := newTable(map[int]string{1: "one"})
 			p := startOn(t, rdb, d, steady, nil)
-			q, err := cacheaside.NewLoader(p.cache, "fails", d.load, &cacheaside.LoaderOptions{RedisDown: cacheaside.FailWhenDown})
+			q, err := cacheaside.NewLoader(p.cache, "fails", d.load,
+				&cacheaside.LoaderOptions{RedisDown: cacheaside.FailWhenDown})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -374,10 +387,12 @@ func TestServerRefuses(t *testing.T) {
 					t.Error(got, err)
 				}
 			}
-			if err := partsOf(p.cache).conn.Down(0); !errors.Is(err, conn.ErrDown) || !redis.HasErrorPrefix(err, says[:7]) {
+			if err := partsOf(p.cache).conn.Down(0); !errors.Is(err, conn.ErrDown) ||
+				!redis.HasErrorPrefix(err, says[:7]) {
 				t.Error(err)
 			}
-			if _, err := q.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) || !redis.HasErrorPrefix(err, says[:7]) {
+			if _, err := q.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) ||
+				!redis.HasErrorPrefix(err, says[:7]) {
 				t.Error(err)
 			}
 		})
@@ -511,7 +526,8 @@ func TestSlotMoves(t *testing.T) {
 	for range 6 {
 		goOn := func() { // reads and writes
 			r, v := reads.Load(), acknowledged.Load()
-			testenv.Eventually(t, "more reads and invalidations", func() bool { return reads.Load() > r+20 && acknowledged.Load() > v+2 })
+			testenv.Eventually(t, "more reads and invalidations",
+				func() bool { return reads.Load() > r+20 && acknowledged.Load() > v+2 })
 		}
 		moveSlot(t, c, slot, c.Nodes[from], c.Nodes[to], goOn)
 		goOn()

@@ -25,7 +25,8 @@ import (
 func TestPeek(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		d := newTable(map[int]string{1: "a"})
-		lo := &cacheaside.LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, EarlyRefresh: -1, Jitter: -1}
+		lo := &cacheaside.LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, EarlyRefresh: -1,
+			Jitter: -1}
 		p := startOn(t, rdb, d, cacheaside.Options{}, lo)
 		hear(t, p.Loader)
 		peek := func(key int, row string, ok bool, wantErr error) {
@@ -71,7 +72,8 @@ func TestPeekFailsWithoutRedis(t *testing.T) {
 	m, b := embedded(t)
 	p := start(t, b, newTable(nil), noMemory, nil)
 	m.SetError("ERR out of order")
-	if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, cacheaside.ErrRedis) || !strings.Contains(err.Error(), "peek row key#") {
+	if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, cacheaside.ErrRedis) ||
+		!strings.Contains(err.Error(), "peek row key#") {
 		t.Errorf("%v, %v", ok, err)
 	}
 	p.cache.Close()
@@ -102,7 +104,8 @@ func TestDownRedisReceivesNoCommands(t *testing.T) {
 			}
 		}, after: func(redis.Cmder) {}})
 		fail := func() {}
-		p := startOn(t, rdb, newTable(map[int]string{1: "a"}), noMemory, &cacheaside.LoaderOptions{TTL: time.Minute, Locker: lockerFunc(func() { fail() })})
+		p := startOn(t, rdb, newTable(map[int]string{1: "a"}), noMemory,
+			&cacheaside.LoaderOptions{TTL: time.Minute, Locker: lockerFunc(func() { fail() })})
 		defer p.cache.Close()
 		p.want(t, 1, "a", nil)
 		noError(t, p.Invalidate(t.Context(), 1))
@@ -118,7 +121,8 @@ func TestDownRedisReceivesNoCommands(t *testing.T) {
 		if n := asked.Load(); n != 0 {
 			t.Errorf("a load that has its lock sends %d commands", n)
 		}
-		if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, cacheaside.ErrRedis) || p.Stats().RedisErrors == 0 {
+		if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, cacheaside.ErrRedis) ||
+			p.Stats().RedisErrors == 0 {
 			t.Errorf("%v, %v", ok, err)
 		}
 		if n := asked.Load(); n != 0 {
@@ -126,7 +130,8 @@ func TestDownRedisReceivesNoCommands(t *testing.T) {
 		}
 		lone, err := readerOf(p.Loader).Lone(1)
 		noError(t, err)
-		if _, v := readerOf(p.Loader).Fetch.Copy(t.Context(), lone, audit.Undecided); v != measure.Unknown || asked.Load() != 0 {
+		if _, v := readerOf(p.Loader).Fetch.Copy(t.Context(), lone, audit.Undecided); v != measure.Unknown ||
+			asked.Load() != 0 {
 			t.Errorf("a comparison: %v, %d commands", v, asked.Load())
 		}
 	})
@@ -179,7 +184,8 @@ func TestNewWithoutClient(t *testing.T) {
 			t.Errorf("%T: %v", rdb, err)
 		}
 	}
-	if _, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: 1}); err == nil || !strings.Contains(err.Error(), "Options.MemoryBytes") {
+	if _, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: 1}); err == nil ||
+		!strings.Contains(err.Error(), "Options.MemoryBytes") {
 		t.Errorf("NewLocal does not check its options: %v", err)
 	}
 }
@@ -245,7 +251,8 @@ func TestHitRatio(t *testing.T) {
 	if r := (cacheaside.Stats{}).HitRatio(); r != 0 {
 		t.Errorf("without reads: %v", r)
 	}
-	if r := (cacheaside.Stats{MemoryHits: 60, RedisHits: 30, Loads: 20, BackgroundRefreshes: 8, CompareLoads: 2}).HitRatio(); r != 0.9 {
+	if r := (cacheaside.Stats{MemoryHits: 60, RedisHits: 30, Loads: 20, BackgroundRefreshes: 8,
+		CompareLoads: 2}).HitRatio(); r != 0.9 {
 		t.Errorf("%v", r)
 	}
 }

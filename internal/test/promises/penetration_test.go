@@ -49,8 +49,10 @@ func TestMissingKeysAttack(t *testing.T) {
 		}
 		last = attack(t, b, way.requests, &way.options)
 		of := func(n int64) float64 { return float64(n) / float64(way.requests) }
-		t.Logf("%-18s %8d requests in %7v: %7d loads, %8d commands to Redis (%.3f a request), %5.1f MB in Redis (%.0f bytes a request)",
-			way.name, way.requests, last.took.Round(time.Millisecond), last.loads, last.commands, of(last.commands), float64(last.bytes)/1e6, of(last.bytes))
+		t.Logf("%-18s %8d requests in %7v: %7d loads, %8d commands to Redis (%.3f a request), %5.1f MB in Redis "+
+			"(%.0f bytes a request)",
+			way.name, way.requests, last.took.Round(time.Millisecond), last.loads, last.commands, of(last.commands),
+			float64(last.bytes)/1e6, of(last.bytes))
 		if way.options.Filter == nil && last.loads != int64(way.requests) {
 			t.Errorf("%s: %d loads", way.name, last.loads)
 		}
@@ -68,7 +70,8 @@ func TestMissingKeysAttack(t *testing.T) {
 // fullFilter returns a replica of a filter at its capacity. None of its keys is requested.
 func fullFilter(t *testing.T, b backend, keys int) cacheaside.Filter {
 	rdb := b.client(t)
-	f, err := bloom.NewRedis(rdb, "attacked", uint64(keys), attackRate, &bloom.Options{Timeout: 10 * time.Second, MaxStaleness: time.Minute})
+	f, err := bloom.NewRedis(rdb, "attacked", uint64(keys), attackRate,
+		&bloom.Options{Timeout: 10 * time.Second, MaxStaleness: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

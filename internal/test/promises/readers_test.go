@@ -91,7 +91,10 @@ type reader struct {
 
 // newReader creates a reader with its own client that keeps deadlines, as Options.RedisTimeout
 // recommends.
-func newReader(t testing.TB, server *testenv.Redis, load func(context.Context, int) (int64, error), o cacheaside.Options, lo *cacheaside.LoaderOptions) reader {
+func newReader(
+	t testing.TB, server *testenv.Redis, load func(context.Context, int) (int64, error), o cacheaside.Options,
+	lo *cacheaside.LoaderOptions,
+) reader {
 	t.Helper()
 	co := server.Options()
 	co.ContextTimeoutEnabled = true
@@ -102,7 +105,10 @@ func newReader(t testing.TB, server *testenv.Redis, load func(context.Context, i
 	return r
 }
 
-func newReaderOn(t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (int64, error), o cacheaside.Options, lo *cacheaside.LoaderOptions) reader {
+func newReaderOn(
+	t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (int64, error), o cacheaside.Options,
+	lo *cacheaside.LoaderOptions,
+) reader {
 	t.Helper()
 	c, err := newCache(rdb, &o)
 	if err != nil {
@@ -191,7 +197,9 @@ const (
 
 func errorKind(err error) string {
 	for kind, is := range map[string]error{
-		unavailable: cacheaside.ErrUnavailable, loadFailed: cacheaside.ErrLoadFailed, loadsOwn: errBroken, redisDown: cacheaside.ErrRedis, "ErrLoadTimeout": cacheaside.ErrLoadTimeout, "ErrNotFound": cacheaside.ErrNotFound,
+		unavailable: cacheaside.ErrUnavailable, loadFailed: cacheaside.ErrLoadFailed, loadsOwn: errBroken,
+		redisDown: cacheaside.ErrRedis, "ErrLoadTimeout": cacheaside.ErrLoadTimeout,
+		"ErrNotFound": cacheaside.ErrNotFound,
 	} {
 		if errors.Is(err, is) {
 			return kind

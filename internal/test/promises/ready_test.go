@@ -61,7 +61,8 @@ func TestReadyWhileRedisIsDown(t *testing.T) {
 				}
 				t.Cleanup(func() { cache.Close() })
 				for i, policy := range c.policies {
-					if _, err := cacheaside.NewLoader(cache, string(rune('a'+i)), newTable(nil).load, &cacheaside.LoaderOptions{RedisDown: policy}); err != nil {
+					if _, err := cacheaside.NewLoader(cache, string(rune('a'+i)), newTable(nil).load,
+						&cacheaside.LoaderOptions{RedisDown: policy}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -69,7 +70,8 @@ func TestReadyWhileRedisIsDown(t *testing.T) {
 			}
 			want := func(which string, cache *cacheaside.Cache, ready bool) {
 				t.Helper()
-				if err := cache.Ready(t.Context()); ready != (err == nil) || err != nil && !errors.Is(err, cacheaside.ErrRedis) {
+				if err := cache.Ready(t.Context()); ready != (err == nil) || err != nil &&
+					!errors.Is(err, cacheaside.ErrRedis) {
 					t.Errorf("%s: %v", which, err)
 				}
 			}
@@ -83,7 +85,8 @@ func TestReadyWhileRedisIsDown(t *testing.T) {
 			if c.recent {
 				want("recent, Redis is back", recent, true)
 			}
-			testenv.Eventually(t, "a new process that is ready", func() bool { return recent.Ready(t.Context()) == nil })
+			testenv.Eventually(t, "a new process that is ready",
+				func() bool { return recent.Ready(t.Context()) == nil })
 			testenv.Eventually(t, "an old process that is ready", func() bool { return old.Ready(t.Context()) == nil })
 		})
 	}

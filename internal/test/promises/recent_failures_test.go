@@ -128,7 +128,8 @@ func TestRecentFailureOfStoppedLoads(t *testing.T) {
 func TestRecentFailureOfReloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTable(map[int]string{1: "one"})
-		p := startOn(t, nil, d, cacheaside.Options{}, &cacheaside.LoaderOptions{TTL: time.Minute, Jitter: -1, StaleFor: time.Hour, EarlyRefresh: -1, ErrorTTL: time.Second})
+		p := startOn(t, nil, d, cacheaside.Options{}, &cacheaside.LoaderOptions{TTL: time.Minute, Jitter: -1,
+			StaleFor: time.Hour, EarlyRefresh: -1, ErrorTTL: time.Second})
 		defer p.cache.Close()
 		p.want(t, 1, "one", nil)
 		p.settle()

@@ -69,7 +69,9 @@ func reportHits(t *testing.T, readers []*hitReader, bar float64) {
 		for i, rate := range r.rates {
 			ratios[i] = rate / hand[i]
 		}
-		t.Logf("%-11s %-26s %6.1f thousand a second (%.1f to %.1f), %.2f of by hand, %5.1f us of CPU (%.1f)", strings.TrimPrefix(t.Name(), "TestRedisHitGoroutines/"), r.name, middle(r.rates), slices.Min(r.rates), slices.Max(r.rates), middle(ratios), middle(r.used), slices.Min(r.used))
+		t.Logf("%-11s %-26s %6.1f thousand a second (%.1f to %.1f), %.2f of by hand, %5.1f us of CPU (%.1f)",
+			strings.TrimPrefix(t.Name(),
+				"TestRedisHitGoroutines/"), r.name, middle(r.rates), slices.Min(r.rates), slices.Max(r.rates), middle(ratios), middle(r.used), slices.Min(r.used))
 		if r.name == "cacheaside" && testenv.Accepting && middle(ratios) < bar {
 			t.Errorf("%.2f of by hand, want %.2f", middle(ratios), bar)
 		}
@@ -185,7 +187,9 @@ func fillHits(t *testing.T, rdb redis.UniversalClient) {
 	}
 }
 
-func newHitLoader(t *testing.T, rdb redis.UniversalClient, o *cacheaside.Options) (*cacheaside.Cache, *cacheaside.Loader[int64, benchRow]) {
+func newHitLoader(
+	t *testing.T, rdb redis.UniversalClient, o *cacheaside.Options,
+) (*cacheaside.Cache, *cacheaside.Loader[int64, benchRow]) {
 	own := cacheaside.Options{RedisTimeout: time.Second, ReadTimeout: time.Second} // for a busy machine
 	if o != nil {
 		own.MemoryBytes = o.MemoryBytes
@@ -222,7 +226,9 @@ func readByHand(name string, rdb redis.Cmdable) *hitReader {
 
 // openHits opens an instance and reads some rows that the run does not read. So it has connections,
 // and knows the state of each part of a cluster.
-func openHits(t *testing.T, rdb redis.UniversalClient, o *cacheaside.Options) (func(context.Context, int) error, func()) {
+func openHits(
+	t *testing.T, rdb redis.UniversalClient, o *cacheaside.Options,
+) (func(context.Context, int) error, func()) {
 	c, l := newHitLoader(t, rdb, o)
 	ids := make([]int64, 200)
 	for i := range ids {

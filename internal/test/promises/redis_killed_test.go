@@ -96,7 +96,8 @@ type comeback struct {
 }
 
 func newBlackout(t *testing.T, policy cacheaside.DownPolicy, hung bool) *blackout {
-	o := &blackout{server: testenv.StartRedis(t), policy: policy, hung: hung, think: 25 * time.Millisecond, pause: 5 * time.Millisecond, warm: 400 * time.Millisecond, length: 500 * time.Millisecond}
+	o := &blackout{server: testenv.StartRedis(t), policy: policy, hung: hung, think: 25 * time.Millisecond,
+		pause: 5 * time.Millisecond, warm: 400 * time.Millisecond, length: 500 * time.Millisecond}
 	o.o = cacheaside.Options{
 		MaxLoads: 20, MaxStaleness: 300 * time.Millisecond, QueueTimeout: testenv.Hang,
 		RedisTimeout: 500 * time.Millisecond, ReadTimeout: 250 * time.Millisecond,
@@ -107,7 +108,8 @@ func newBlackout(t *testing.T, policy cacheaside.DownPolicy, hung bool) *blackou
 	}
 	o.db = newRows(blackoutKeys, 0)
 	for i := range o.p {
-		o.p[i] = newReader(t, o.server, o.gauges[i].of(o.db), o.o, &cacheaside.LoaderOptions{TTL: time.Minute, RedisDown: policy, LoadTimeout: blackoutTimeout})
+		o.p[i] = newReader(t, o.server, o.gauges[i].of(o.db), o.o,
+			&cacheaside.LoaderOptions{TTL: time.Minute, RedisDown: policy, LoadTimeout: blackoutTimeout})
 		// Memory has all rows, including those that are not read again before they are out of date.
 		waitFor(t, func() bool {
 			// On a busy machine a trip may take too long.
@@ -336,7 +338,8 @@ func (o *blackout) watch(rate float64) {
 		last[i] = first[i]
 	}
 	window, from := began, o.hits()
-	for since := time.Duration(0); since < least || (o.mend == 0 || o.back[0].hit == 0 || o.back[1].hit == 0) && since < most; since = time.Since(began) {
+	for since := time.Duration(0); since < least || (o.mend == 0 || o.back[0].hit == 0 || o.back[1].hit == 0) &&
+		since < most; since = time.Since(began) {
 		time.Sleep(5 * time.Millisecond)
 		for i := range o.p {
 			now := o.p[i].Stats()
@@ -403,12 +406,16 @@ func (o *blackout) report(out *figures, name string) {
 		st := o.p[i].Stats()
 		down, stale, loads = down+st.RedisDown, stale+st.Stale, loads+st.LoadCalls
 	}
-	out.add("%-22s %v: reads before, in the first moments, in the rest of the outage and after it %d, %d, %d, %d; errors %s | %s | %s | %s",
-		name, o.length, len(s.before.waits), len(s.opening.waits), len(s.open.waits), len(s.after.waits), s.before.errors(), s.opening.errors(), s.open.errors(), s.after.errors())
-	out.add("%-22s longest waits %v | %v | %v (p99.9 %v) | %v, at most %v allowed; loads %d, at once %d and %d of %d; rounds past Redis %d, stale by policy %d (%d reads of what another process had invalidated), wrongly stale %d",
+	out.add("%-22s %v: reads before, in the first moments, in the rest of the outage and after it %d, %d, %d, %d; "+
+		"errors %s | %s | %s | %s",
+		name, o.length, len(s.before.waits), len(s.opening.waits), len(s.open.waits), len(s.after.waits),
+		s.before.errors(), s.opening.errors(), s.open.errors(), s.after.errors())
+	out.add("%-22s longest waits %v | %v | %v (p99.9 %v) | %v, at most %v allowed; loads %d, at once %d and %d of "+
+		"%d; rounds past Redis %d, stale by policy %d (%d reads of what another process had invalidated), wrongly stale %d",
 		"", quantile(s.before.waits, 1), quantile(s.opening.waits, 1), quantile(s.open.waits, 1), quantile(s.open.waits, 0.999), quantile(s.after.waits, 1), o.patience(),
 		loads, o.gauges[0].most.Load(), o.gauges[1].most.Load(), o.o.MaxLoads, down, stale, s.excused, s.stale)
-	out.add("%-22s after its return: first hits in Redis after %v, and %v in the one that only reads, last round past it after %v and %v, hits as before after %v",
+	out.add("%-22s after its return: first hits in Redis after %v, and %v in the one that only reads, last round "+
+		"past it after %v and %v, hits as before after %v",
 		"", ms(o.back[0].hit), ms(o.back[1].hit), ms(o.back[0].down), ms(o.back[1].down), ms(o.mend))
 }
 
@@ -439,7 +446,8 @@ func (o *blackout) check(t *testing.T) {
 	}
 	o.checkReturn(t)
 	// Memory is no longer trusted.
-	if in := len(s.open.waits) - s.answered; o.policy == cacheaside.FailWhenDown && (in == 0 || len(s.open.failed)*100 < in*99) {
+	if in := len(s.open.waits) - s.answered; o.policy == cacheaside.FailWhenDown &&
+		(in == 0 || len(s.open.failed)*100 < in*99) {
 		t.Errorf("of %d reads that end in the outage only %d fail", in, len(s.open.failed))
 	}
 	if o.policy == cacheaside.StaleWhenDown && s.open.errorShare() > 0.5 {
@@ -450,7 +458,8 @@ func (o *blackout) check(t *testing.T) {
 // checkWaits: no read waits longer than documented, and hardly any waits for Redis after it is
 // known to be unreachable.
 func (o *blackout) checkWaits(t *testing.T) {
-	for _, waits := range [][]time.Duration{o.all.before.waits, o.all.opening.waits, o.all.open.waits, o.all.after.waits} {
+	for _, waits := range [][]time.Duration{o.all.before.waits, o.all.opening.waits, o.all.open.waits,
+		o.all.after.waits} {
 		if longest := quantile(waits, 1); longest > o.patience()+time.Second {
 			t.Errorf("a read takes %v, want at most %v", longest, o.patience())
 		}

@@ -113,7 +113,10 @@ func startReplicated(t testing.TB, rdb redis.UniversalClient, d *replicated, o c
 	return startLoading(t, rdb, d.loadMany, o)
 }
 
-func startLoading(t testing.TB, rdb redis.UniversalClient, load func(context.Context, []int) (map[int]string, error), o cacheaside.Options) process {
+func startLoading(
+	t testing.TB, rdb redis.UniversalClient, load func(context.Context, []int) (map[int]string, error),
+	o cacheaside.Options,
+) process {
 	t.Helper()
 	c, err := newCache(rdb, &o)
 	if err != nil {
@@ -135,7 +138,8 @@ func inUse(t testing.TB, b backend, age time.Duration) {
 	flushAll(t, b)
 	began := time.Now().Add(-age).UnixMicro()
 	for r := range conn.Ranges {
-		if err := b.admin.HSet(t.Context(), "cacheaside::announced:{"+conn.Tag(r)+"}", "row", began, "", began).Err(); err != nil {
+		if err := b.admin.HSet(t.Context(), "cacheaside::announced:{"+conn.Tag(r)+"}", "row", began, "",
+			began).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -323,7 +327,8 @@ func TestBatchWithKeysOnHold(t *testing.T) {
 		for i := range 10 {
 			b.stored(t, i, i != 3 && i != 4)
 		}
-		if calls := d.since(0); len(calls) != 2 || !calls[0].primary || !slices.Equal(calls[0].keys, []int{3, 4}) || calls[1].primary || len(calls[1].keys) != 8 {
+		if calls := d.since(0); len(calls) != 2 || !calls[0].primary || !slices.Equal(calls[0].keys, []int{3, 4}) ||
+			calls[1].primary || len(calls[1].keys) != 8 {
 			t.Errorf("%+v", calls)
 		}
 		if s := p.Stats(); s.Held != 2 || s.Loads != 10 {
@@ -443,7 +448,8 @@ func TestHoldEnds(t *testing.T) {
 							p.settle()
 						}
 						calls := d.since(n)
-						if cached := len(calls) < 2; cached != want || slices.ContainsFunc(calls, func(c call) bool { return c.primary == want }) {
+						if cached := len(calls) < 2; cached != want ||
+							slices.ContainsFunc(calls, func(c call) bool { return c.primary == want }) {
 							t.Fatalf("%+v", calls)
 						}
 					}
@@ -726,7 +732,8 @@ func TestReplicaLagHistory(t *testing.T) {
 	began := time.Now()
 	enough := func() bool { // enough operations for a verdict
 		s := loaders[0].Stats()
-		return reads.Load() > 2000 && writes.Load() > 100 && s.Held > 0 && s.RedisHits > 0 && (!accepting || time.Since(began) > 2*time.Second) || time.Since(began) > testenv.Hang
+		return reads.Load() > 2000 && writes.Load() > 100 && s.Held > 0 && s.RedisHits > 0 &&
+			(!accepting || time.Since(began) > 2*time.Second) || time.Since(began) > testenv.Hang
 	}
 	for g := range 16 {
 		l := loaders[g%2]
@@ -762,7 +769,8 @@ func TestReplicaLagHistory(t *testing.T) {
 	}
 	all.Wait()
 	s := loaders[0].Stats()
-	t.Logf("%d reads and %d writes in %v, of one process: %d loads, %d held, %d refused, %d hits", reads.Load(), writes.Load(), time.Since(began), s.Loads, s.Held, s.Refused, s.RedisHits)
+	t.Logf("%d reads and %d writes in %v, of one process: %d loads, %d held, %d refused, %d hits", reads.Load(),
+		writes.Load(), time.Since(began), s.Loads, s.Held, s.Refused, s.RedisHits)
 	if stale.Load() > 0 {
 		t.Errorf("%d reads are stale", stale.Load())
 	}
@@ -827,19 +835,22 @@ func TestExpiredIsReplacedFromThePrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		options := &cacheaside.Options{RedisTimeout: 10 * time.Second, ReplicaLag: 2 * time.Second, MemoryBytes: -1}
-		keeps := startLoad(t, b.client(t), func(context.Context, int) (string, error) { return "text", nil }, *options, &lives)
+		keeps := startLoad(t, b.client(t), func(context.Context, int) (string, error) { return "text", nil },
+			*options, &lives)
 		defer keeps.cache.Close()
 		var primary atomic.Bool
 		load := func(ctx context.Context, _ int) (string, error) {
 			primary.Store(cacheaside.PreferPrimary(ctx))
 			return "text", nil
 		}
-		drops := startLoad(t, b.client(t), load, *options, livesWith(func(o *cacheaside.LoaderOptions) { o.StaleFor = -1 }))
+		drops := startLoad(t, b.client(t), load, *options,
+			livesWith(func(o *cacheaside.LoaderOptions) { o.StaleFor = -1 }))
 		defer drops.cache.Close()
 		c, err := cacheaside.New(b.client(t), options)
 		noError(t, err)
 		defer c.Close()
-		cannot, err := cacheaside.NewLoader(c, "row", func(ctx context.Context, key int) (int, error) { _, err := load(ctx, key); return 1, err }, &lives)
+		cannot, err := cacheaside.NewLoader(c, "row",
+			func(ctx context.Context, key int) (int, error) { _, err := load(ctx, key); return 1, err }, &lives)
 		noError(t, err)
 		for name, get := range map[string]func(key int) error{
 			"nothing stale": func(key int) error { _, err := drops.Get(t.Context(), key); return err },

@@ -13,7 +13,8 @@ import (
 func TestRestoredSnapshot(t *testing.T) {
 	server := testenv.StartRedis(t)
 	d := newTable(map[int]string{1: "old"})
-	o := cacheaside.Options{RedisTimeout: patient.RedisTimeout, ReadTimeout: patient.ReadTimeout, MemoryBytes: -1, MaxStaleness: 2 * time.Second}
+	o := cacheaside.Options{RedisTimeout: patient.RedisTimeout, ReadTimeout: patient.ReadTimeout, MemoryBytes: -1,
+		MaxStaleness: 2 * time.Second}
 	for _, repair := range []func(*cacheaside.Cache, *cacheaside.Loader[int, string]) error{
 		func(_ *cacheaside.Cache, l *cacheaside.Loader[int, string]) error {
 			return l.InvalidateAll(t.Context())

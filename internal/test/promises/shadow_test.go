@@ -40,7 +40,8 @@ func TestShadowCountsStaleShare(t *testing.T) {
 					time.Sleep(2 * time.Second)
 				}
 				all("old")
-				if s := p.Stats(); s.ShadowReads != n || s.ShadowMisses != n || s.ShadowCompared != 0 || s.ShadowUndecided != 0 {
+				if s := p.Stats(); s.ShadowReads != n || s.ShadowMisses != n || s.ShadowCompared != 0 ||
+					s.ShadowUndecided != 0 {
 					t.Errorf("%+v", s)
 				}
 				all("old")
@@ -55,8 +56,10 @@ func TestShadowCountsStaleShare(t *testing.T) {
 				time.Sleep(time.Second)
 				all("new")
 				s := p.Stats()
-				if s.ShadowStale != forgotten || s.ShadowCompared != n+forgotten || s.ShadowMisses != 2*n-forgotten || s.ShadowUndecided != 0 {
-					t.Errorf("%d stale of %d compared, %d misses, %d undecided", s.ShadowStale, s.ShadowCompared, s.ShadowMisses, s.ShadowUndecided)
+				if s.ShadowStale != forgotten || s.ShadowCompared != n+forgotten || s.ShadowMisses != 2*n-forgotten ||
+					s.ShadowUndecided != 0 {
+					t.Errorf("%d stale of %d compared, %d misses, %d undecided", s.ShadowStale, s.ShadowCompared,
+						s.ShadowMisses, s.ShadowUndecided)
 				}
 				// A difference is read twice.
 				if s.Gets != 3*n+forgotten || s.MemoryHits+s.RedisHits != n+2*forgotten {
@@ -86,7 +89,8 @@ func TestShadowIgnoresRaces(t *testing.T) {
 			return nil
 		}
 		o := steady
-		p, q := start(t, b, d, o, &cacheaside.LoaderOptions{Shadow: 1}), start(t, b, d, o, &cacheaside.LoaderOptions{Shadow: 1})
+		p, q := start(t, b, d, o, &cacheaside.LoaderOptions{Shadow: 1}), start(t, b, d, o,
+			&cacheaside.LoaderOptions{Shadow: 1})
 		writer := start(t, b, d, noMemory, nil)
 		defer p.cache.Close()
 		defer q.cache.Close()
@@ -119,9 +123,11 @@ func TestShadowIgnoresRaces(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s := p.Stats()
 		if s.ShadowStale != 0 || q.Stats().ShadowStale != 0 || s.ShadowCompared < 500 {
-			t.Errorf("%d and %d are stale, of %d; %d undecided", s.ShadowStale, q.Stats().ShadowStale, s.ShadowCompared, s.ShadowUndecided)
+			t.Errorf("%d and %d are stale, of %d; %d undecided", s.ShadowStale, q.Stats().ShadowStale, s.ShadowCompared,
+				s.ShadowUndecided)
 		}
-		t.Logf("%d reads: %d misses, %d compared, %d undecided", s.ShadowReads, s.ShadowMisses, s.ShadowCompared, s.ShadowUndecided)
+		t.Logf("%d reads: %d misses, %d compared, %d undecided", s.ShadowReads, s.ShadowMisses, s.ShadowCompared,
+			s.ShadowUndecided)
 	})
 }
 
@@ -285,7 +291,8 @@ func TestShadowOfAllReads(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		s := l.Stats()
-		if s.ShadowReads != 9 || s.ShadowMisses != 3 || s.ShadowCompared != 6 || s.ShadowStale != 0 || s.MemoryHits != 3 || s.RedisHits != 3 || s.NullHits != 2 {
+		if s.ShadowReads != 9 || s.ShadowMisses != 3 || s.ShadowCompared != 6 || s.ShadowStale != 0 ||
+			s.MemoryHits != 3 || s.RedisHits != 3 || s.NullHits != 2 {
 			t.Errorf("%+v", s)
 		}
 		if _, err := l.Get(t.Context(), -1); err == nil || err.Error() == "" {

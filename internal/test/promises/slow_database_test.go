@@ -22,7 +22,8 @@ import (
 func TestSlowDatabase(t *testing.T) {
 	var out figures
 	defer out.print(t)
-	soft := cacheaside.LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: 50 * time.Millisecond, EarlyRefresh: -1}
+	soft := cacheaside.LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: time.Hour,
+		SoftTimeout: 50 * time.Millisecond, EarlyRefresh: -1}
 	without := soft
 	without.StaleFor, without.SoftTimeout = -1, 0
 	// Leases are not renewed within a load, so only the script that stores can notice a voided one.
@@ -49,7 +50,8 @@ func TestSlowDatabase(t *testing.T) {
 				}
 				s.run(t)
 				s.report(&out, c.name+", embedded:")
-				if longest := quantile(s.waits, 1); stale && longest > soft.SoftTimeout || !stale && longest < time.Second {
+				if longest := quantile(s.waits, 1); stale && longest > soft.SoftTimeout || !stale &&
+					longest < time.Second {
 					t.Errorf("the longest wait is %v", longest)
 				}
 			})
@@ -204,6 +206,8 @@ func (s *slow) invalidate(t *testing.T, ctx context.Context, key, by int) {
 
 func (s *slow) report(out *figures, name string) {
 	stale := s.p[0].Stats().Stale + s.p[1].Stats().Stale
-	out.add("%-24s %d reads, waits: p50 %v, p99 %v, the longest %v; stale rounds %d; loads of %v: %d stored, %d refused since their keys had been invalidated (%d crossed)",
-		name, len(s.waits), quantile(s.waits, 0.5), quantile(s.waits, 0.99), quantile(s.waits, 1), stale, slowLoad, s.stored.Load(), s.refused.Load(), s.unclear.Load())
+	out.add("%-24s %d reads, waits: p50 %v, p99 %v, the longest %v; stale rounds %d; loads of %v: %d stored, %d "+
+		"refused since their keys had been invalidated (%d crossed)",
+		name, len(s.waits), quantile(s.waits, 0.5), quantile(s.waits, 0.99), quantile(s.waits,
+			1), stale, slowLoad, s.stored.Load(), s.refused.Load(), s.unclear.Load())
 }

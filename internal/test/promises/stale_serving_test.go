@@ -18,7 +18,8 @@ import (
 // Values have two lives: fresh, then stale.
 
 // lives are options with round numbers.
-var lives = cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1, ErrorTTL: time.Second}
+var lives = cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1,
+	ErrorTTL: time.Second}
 
 func livesWith(change func(*cacheaside.LoaderOptions)) *cacheaside.LoaderOptions {
 	o := lives
@@ -27,7 +28,10 @@ func livesWith(change func(*cacheaside.LoaderOptions)) *cacheaside.LoaderOptions
 }
 
 // bubble runs f with two processes on an embedded Redis, in fake time.
-func bubble(t *testing.T, o cacheaside.Options, lo *cacheaside.LoaderOptions, f func(t *testing.T, b backend, d *table, p, q process)) {
+func bubble(
+	t *testing.T, o cacheaside.Options, lo *cacheaside.LoaderOptions,
+	f func(t *testing.T, b backend, d *table, p, q process),
+) {
 	o.MemoryBytes, o.MaxStaleness = cmp.Or(o.MemoryBytes, steady.MemoryBytes), cmp.Or(o.MaxStaleness, time.Minute)
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -78,7 +82,8 @@ func TestStaleIsServedWhileItIsReloaded(t *testing.T) {
 				t.Errorf("%d loads", n)
 			}
 			s, u := p.Stats(), q.Stats()
-			if s.Stale == 0 || u.Stale == 0 || s.BackgroundRefreshes+u.BackgroundRefreshes != 1 || s.EarlyRefreshes+u.EarlyRefreshes != 0 || s.Unvalidated+u.Unvalidated != 0 {
+			if s.Stale == 0 || u.Stale == 0 || s.BackgroundRefreshes+u.BackgroundRefreshes != 1 ||
+				s.EarlyRefreshes+u.EarlyRefreshes != 0 || s.Unvalidated+u.Unvalidated != 0 {
 				t.Errorf("%+v\n%+v", s, u)
 			}
 		})
@@ -108,21 +113,23 @@ func TestValueEndsAfterBothLives(t *testing.T) {
 		time.Sleep(61*time.Minute + time.Millisecond)
 		p.want(t, 1, "d", nil)
 	})
-	bubble(t, rarePolls, livesWith(func(o *cacheaside.LoaderOptions) { o.StaleFor = cacheaside.Forever }), func(t *testing.T, b backend, d *table, p, _ process) {
-		p.want(t, 1, "a", nil)
-		if ttl := b.admin.PTTL(t.Context(), redisKey(1)).Val(); ttl < cacheaside.MaxTTL-time.Hour || ttl > cacheaside.MaxTTL {
-			t.Errorf("the entry has a TTL of %v", ttl)
-		}
-		d.write(1, "b")
-		long := 3 * time.Hour // longer than all default lives and those above
-		if accepting {
-			long = 24 * time.Hour
-		}
-		time.Sleep(long)
-		p.want(t, 1, "a", nil)
-		synctest.Wait()
-		p.want(t, 1, "b", nil)
-	})
+	bubble(t, rarePolls, livesWith(func(o *cacheaside.LoaderOptions) { o.StaleFor = cacheaside.Forever }),
+		func(t *testing.T, b backend, d *table, p, _ process) {
+			p.want(t, 1, "a", nil)
+			if ttl := b.admin.PTTL(t.Context(), redisKey(1)).Val(); ttl < cacheaside.MaxTTL-time.Hour ||
+				ttl > cacheaside.MaxTTL {
+				t.Errorf("the entry has a TTL of %v", ttl)
+			}
+			d.write(1, "b")
+			long := 3 * time.Hour // longer than all default lives and those above
+			if accepting {
+				long = 24 * time.Hour
+			}
+			time.Sleep(long)
+			p.want(t, 1, "a", nil)
+			synctest.Wait()
+			p.want(t, 1, "b", nil)
+		})
 }
 
 var errBroken = errors.New("broken")
@@ -161,7 +168,8 @@ func TestFailSafe(t *testing.T) {
 		}
 		for range 50 {
 			for _, of := range []process{p, q} {
-				if v, err := of.Get(t.Context(), 1); v != "" || !errors.Is(err, errBroken) && !errors.Is(err, cacheaside.ErrLoadFailed) {
+				if v, err := of.Get(t.Context(), 1); v != "" || !errors.Is(err, errBroken) &&
+					!errors.Is(err, cacheaside.ErrLoadFailed) {
 					t.Fatalf("after the invalidation: %q, %v", v, err)
 				}
 			}
@@ -176,7 +184,9 @@ func TestFailSafe(t *testing.T) {
 
 // Loads are not retried within ErrorTTL, before and after the hard end of the value.
 func TestFailSafeEndsWithTheHardLife(t *testing.T) {
-	bubble(t, noMemory, livesWith(func(o *cacheaside.LoaderOptions) { o.StaleFor, o.ErrorTTL = time.Minute, time.Second }), func(t *testing.T, _ backend, d *table, p, _ process) {
+	bubble(t, noMemory, livesWith(
+		func(o *cacheaside.LoaderOptions) { o.StaleFor, o.ErrorTTL = time.Minute, time.Second }), func(t *testing.T,
+		_ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
 		d.fail(errBroken)
 		time.Sleep(time.Minute)
@@ -546,17 +556,18 @@ func TestSoftTimeoutSkipsImpossibleReloads(t *testing.T) {
 		}
 	})
 	o.MaxLoads, o.MaxQueue = 1, -1 // its reload is refused
-	bubble(t, o, livesWith(func(o *cacheaside.LoaderOptions) { soft(o); o.LoadTimeout = time.Hour }), func(t *testing.T, _ backend, d *table, p, _ process) {
-		p.want(t, 1, "a", nil)
-		reached, resume := d.pause(2)
-		defer resume()
-		busy := later(func() (string, error) { return p.Get(context.Background(), 2) })
-		reach(t, reached, "the load")
-		time.Sleep(61 * time.Second)
-		at(t, p, 20*time.Millisecond) // after some tries, the refusal is known
-		resume()
-		busy(t)
-	})
+	bubble(t, o, livesWith(func(o *cacheaside.LoaderOptions) { soft(o); o.LoadTimeout = time.Hour }),
+		func(t *testing.T, _ backend, d *table, p, _ process) {
+			p.want(t, 1, "a", nil)
+			reached, resume := d.pause(2)
+			defer resume()
+			busy := later(func() (string, error) { return p.Get(context.Background(), 2) })
+			reach(t, reached, "the load")
+			time.Sleep(61 * time.Second)
+			at(t, p, 20*time.Millisecond) // after some tries, the refusal is known
+			resume()
+			busy(t)
+		})
 }
 
 // An entry that another process has stored for longer than this one's options allow is loaded
@@ -586,7 +597,8 @@ func TestStaleOfOtherOptions(t *testing.T) {
 // the value is not served after its TTL, although the claim of the refresh keeps its key in Redis.
 // Readers wait for the refresh.
 func TestRefreshDoesNotExtendTheTTL(t *testing.T) {
-	lo := &cacheaside.LoaderOptions{TTL: 2 * time.Second, StaleFor: -1, Jitter: -1, EarlyRefresh: 100, LoadTimeout: 10 * time.Second}
+	lo := &cacheaside.LoaderOptions{TTL: 2 * time.Second, StaleFor: -1, Jitter: -1, EarlyRefresh: 100,
+		LoadTimeout: 10 * time.Second}
 	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, q process) {
 		d.read = func(ctx context.Context, n int64) error {
 			if n == 1 {

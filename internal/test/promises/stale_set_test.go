@@ -51,7 +51,8 @@ func (r *race) allSee(row string) {
 		r.p.settle()
 		r.q.want(r.t, 1, row, nil)
 	}
-	if stored, err := r.b.admin.Get(r.t.Context(), redisKey(1)).Bytes(); err == nil && bytes.Contains(stored, []byte("old")) {
+	if stored, err := r.b.admin.Get(r.t.Context(), redisKey(1)).Bytes(); err == nil &&
+		bytes.Contains(stored, []byte("old")) {
 		r.t.Errorf("Redis contains the old row: %q", stored)
 	}
 }
@@ -73,7 +74,9 @@ func wantResult(t testing.TB, result func(testing.TB) (string, error), want stri
 
 func TestStaleSetMiss(t *testing.T) {
 	everywhere(t, func(t *testing.T, b backend) {
-		for name, writer := range map[string]func(*race) process{"own process": func(r *race) process { return r.p }, "other process": func(r *race) process { return r.q }} {
+		for name, writer := range map[string]func(
+			*race) process{"own process": func(r *race) process { return r.p },
+			"other process": func(r *race) process { return r.q }} {
 			t.Run(name, func(t *testing.T) {
 				r := newRace(t, b)
 				b.admin.Del(t.Context(), redisKey(1))
@@ -176,7 +179,8 @@ func TestRefreshLoadsAfterItIsCalled(t *testing.T) {
 			reach(t, reached, "the load")
 			d.write(1, "new")
 			second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
-			testenv.Eventually(t, "the second one", func() bool { return readerOf(p.Loader).Groups.Refreshes.Waiting("1") == 1 })
+			testenv.Eventually(t, "the second one",
+				func() bool { return readerOf(p.Loader).Groups.Refreshes.Waiting("1") == 1 })
 			resume()
 			wantResult(t, first, "old")
 			wantResult(t, second, "new")
@@ -223,7 +227,8 @@ func TestStaleSetWithSecondLease(t *testing.T) {
 		second := r.gets(r.q)
 		reach(t, secondReached, "the second load")
 		resumeFirst() // its fill finds another load's lease
-		testenv.Eventually(t, "the end of the first load", func() bool { return r.p.Stats().Refused > 0 || b.holds(t, 1) == anEntry })
+		testenv.Eventually(t, "the end of the first load",
+			func() bool { return r.p.Stats().Refused > 0 || b.holds(t, 1) == anEntry })
 		resumeSecond()
 		wantResult(t, first, "new")
 		wantResult(t, second, "new")
@@ -368,7 +373,8 @@ func TestNoStaleJoin(t *testing.T) {
 				reach(t, reached, "the load")
 				r.change(p, "new")
 				second := r.gets(p) // begins after the invalidation
-				testenv.Eventually(t, "the second one", func() bool { return readerOf(p.Loader).Groups.Plain.Waiting("1") == 1 })
+				testenv.Eventually(t, "the second one",
+					func() bool { return readerOf(p.Loader).Groups.Plain.Waiting("1") == 1 })
 				resume()
 				wantResult(t, first, "new")
 				wantResult(t, second, "new")

@@ -156,7 +156,8 @@ func (t *tally) add(cmds ...redis.Cmder) {
 	case "hello", "auth", "client", "select":
 		return
 	}
-	if args := cmds[0].Args(); len(cmds) == 1 && len(args) > 3 && strings.Contains(fmt.Sprint(args[3]), "::announced:") {
+	if args := cmds[0].Args(); len(cmds) == 1 && len(args) > 3 &&
+		strings.Contains(fmt.Sprint(args[3]), "::announced:") {
 		if t.poll == nil {
 			t.poll = args[1]
 		}

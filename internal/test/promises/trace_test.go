@@ -98,7 +98,8 @@ func TestTraceIsLoadedOnce(t *testing.T) {
 			s.Unvalidated += counts.Unvalidated
 			s.RedisErrors += counts.RedisErrors
 		}
-		t.Logf("%d accesses in %v: %d loads, %d hits in memory, %d rounds found in Redis, %d waited", len(keys), time.Since(began).Round(time.Millisecond), loads.Load(), s.MemoryHits, s.RedisHits, s.Waits)
+		t.Logf("%d accesses in %v: %d loads, %d hits in memory, %d rounds found in Redis, %d waited", len(keys),
+			time.Since(began).Round(time.Millisecond), loads.Load(), s.MemoryHits, s.RedisHits, s.Waits)
 		if loads.Load() != int64(distinct) || s.Loads != int64(distinct) || s.Unvalidated != 0 || s.RedisErrors != 0 {
 			t.Errorf("%d loads of %d keys: %+v", loads.Load(), distinct, s)
 		}

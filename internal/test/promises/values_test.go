@@ -98,7 +98,9 @@ func TestNoValueLooksLikeAMarker(t *testing.T) {
 func TestCodecsReadEachOther(t *testing.T) {
 	_, b := embedded(t)
 	writers := []*cacheaside.LoaderOptions{{}, {Codec: cacheaside.JSON}, {Codec: cacheaside.JSON, CompressAbove: 10}}
-	readers := append(writers, &cacheaside.LoaderOptions{Codec: msgpack.Codec}, &cacheaside.LoaderOptions{Codec: msgpack.Codec, CompressAbove: 10}, &cacheaside.LoaderOptions{Codec: inverse{9}})
+	readers := append(writers, &cacheaside.LoaderOptions{Codec: msgpack.Codec},
+		&cacheaside.LoaderOptions{Codec: msgpack.Codec,
+			CompressAbove: 10}, &cacheaside.LoaderOptions{Codec: inverse{9}})
 	for _, writes := range writers {
 		for _, reads := range readers {
 			roundTrip(t, b, "some text", writes, reads)
@@ -108,8 +110,10 @@ func TestCodecsReadEachOther(t *testing.T) {
 	// Reads its own format too, compressed or not.
 	for _, by := range []cacheaside.Codec{msgpack.Codec, inverse{9}} {
 		for _, above := range []int{0, 10} {
-			roundTrip(t, b, "some text", &cacheaside.LoaderOptions{Codec: by}, &cacheaside.LoaderOptions{Codec: by, CompressAbove: above})
-			roundTrip(t, b, "some text", &cacheaside.LoaderOptions{Codec: by, CompressAbove: above}, &cacheaside.LoaderOptions{Codec: by})
+			roundTrip(t, b, "some text", &cacheaside.LoaderOptions{Codec: by},
+				&cacheaside.LoaderOptions{Codec: by, CompressAbove: above})
+			roundTrip(t, b, "some text", &cacheaside.LoaderOptions{Codec: by, CompressAbove: above},
+				&cacheaside.LoaderOptions{Codec: by})
 		}
 	}
 	binary := &cacheaside.LoaderOptions{Codec: cacheaside.Binary}
@@ -122,8 +126,12 @@ func TestCodecsReadEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for _, codec := range []cacheaside.Codec{cacheaside.Binary, inverse{0}, inverse{1}, inverse{2}, inverse{7}, inverse{16}, inverse{200}, (*inverse)(nil), struct{ cacheaside.Codec }{cacheaside.JSON}, struct{ cacheaside.Codec }{msgpack.Codec}} {
-		if _, err := cacheaside.NewLoader(c, "x", func(context.Context, string) (point, error) { return point{}, nil }, &cacheaside.LoaderOptions{Codec: codec}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Codec") {
+	for _, codec := range []cacheaside.Codec{cacheaside.Binary, inverse{0}, inverse{1}, inverse{2}, inverse{7},
+		inverse{16}, inverse{200}, (*inverse)(nil), struct{ cacheaside.Codec }{cacheaside.JSON},
+		struct{ cacheaside.Codec }{msgpack.Codec}} {
+		if _, err := cacheaside.NewLoader(c, "x", func(context.Context, string) (point, error) { return point{}, nil },
+			&cacheaside.LoaderOptions{Codec: codec}); err == nil ||
+			!strings.Contains(err.Error(), "LoaderOptions.Codec") {
 			t.Errorf("%T: %v", codec, err)
 		}
 	}
@@ -138,11 +146,13 @@ func TestOverheadInRedis(t *testing.T) {
 	}
 	v := point{1, 2, nil}
 	payload, _ := json.Marshal(v)
-	if entry := roundTrip(t, b, v, &cacheaside.LoaderOptions{}, &cacheaside.LoaderOptions{}); len(entry) != 32+len(payload) {
+	if entry := roundTrip(t, b, v, &cacheaside.LoaderOptions{}, &cacheaside.LoaderOptions{}); len(entry) != 32+
+		len(payload) {
 		t.Errorf("%d bytes", len(entry))
 	}
 	text := strings.Repeat("compressible ", 1000)
-	if entry := roundTrip(t, b, text, &cacheaside.LoaderOptions{CompressAbove: 1000}, &cacheaside.LoaderOptions{}); len(entry) > len(text)/10 {
+	if entry := roundTrip(t, b, text, &cacheaside.LoaderOptions{CompressAbove: 1000},
+		&cacheaside.LoaderOptions{}); len(entry) > len(text)/10 {
 		t.Errorf("%d bytes", len(entry))
 	}
 }
@@ -205,7 +215,8 @@ func TestLongKeys(t *testing.T) {
 		if !hashed || len(name) > 200 {
 			t.Fatalf("the name has %d bytes", len(name))
 		}
-		for _, key := range []string{long, long + "x", long + "none", name, "%~40000~", name[strings.IndexByte(name, '{')+1:]} {
+		for _, key := range []string{long, long + "x", long + "none", name, "%~40000~",
+			name[strings.IndexByte(name, '{')+1:]} {
 			for range 2 {
 				v, err := l.Get(t.Context(), key)
 				if strings.HasSuffix(key, "none") {
@@ -257,7 +268,8 @@ func TestKeyOf(t *testing.T) {
 		A int
 		B float64
 	}
-	pairs, err := cacheaside.NewLoader(c, "pairs", func(_ context.Context, key pair) (string, error) { return fmt.Sprint(key), nil },
+	pairs, err := cacheaside.NewLoader(c, "pairs",
+		func(_ context.Context, key pair) (string, error) { return fmt.Sprint(key), nil },
 		&cacheaside.LoaderOptions{Key: cacheaside.KeyOf(func(p pair) string { return fmt.Sprintf("%d/%v", p.A, p.B) })})
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +284,8 @@ func TestKeyOf(t *testing.T) {
 	if !errors.Is(err, flight.ErrNotEqual) {
 		t.Error(err)
 	}
-	if m, err := pairs.GetMany(t.Context(), []pair{{1, math.NaN()}, {1, 2.5}}); !errors.Is(err, flight.ErrNotEqual) || len(m) != 1 {
+	if m, err := pairs.GetMany(t.Context(), []pair{{1, math.NaN()}, {1, 2.5}}); !errors.Is(err, flight.ErrNotEqual) ||
+		len(m) != 1 {
 		t.Error(m, err)
 	}
 	for key, err := range warming(pairs, t.Context(), slices.Values([]pair{{1, math.NaN()}}), 0) {
@@ -285,7 +298,8 @@ func TestKeyOf(t *testing.T) {
 	}
 
 	rows := map[string]string{"foo": "old"}
-	names, err := cacheaside.NewLoader(c, "names", func(_ context.Context, key string) (string, error) { return rows[strings.ToLower(key)], nil },
+	names, err := cacheaside.NewLoader(c, "names",
+		func(_ context.Context, key string) (string, error) { return rows[strings.ToLower(key)], nil },
 		&cacheaside.LoaderOptions{Key: cacheaside.KeyOf(strings.ToLower)})
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +327,8 @@ func TestKeyOf(t *testing.T) {
 		"CompressAbove -1":    {CompressAbove: -1},
 		"MaxValueBytes":       {MaxValueBytes: 1<<29 + 1},
 	} {
-		if _, err := cacheaside.NewLoader(c, "checked", func(context.Context, int) (string, error) { return "", nil }, o); err == nil || !strings.Contains(err.Error(), what) {
+		if _, err := cacheaside.NewLoader(c, "checked", func(context.Context, int) (string, error) { return "", nil },
+			o); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -335,7 +350,8 @@ func TestClone(t *testing.T) {
 		if cloned {
 			o.Clone = cacheaside.CloneOf(slices.Clone[[]int])
 		}
-		l, err := cacheaside.NewLoader(c, "shared", func(context.Context, string) ([]int, error) { return []int{1, 2, 3}, nil }, o)
+		l, err := cacheaside.NewLoader(c, "shared",
+			func(context.Context, string) ([]int, error) { return []int{1, 2, 3}, nil }, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -475,8 +491,10 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 		}, l.Invalidate, l.Stats}
 	}
 	programs := []program{
-		older(&cacheaside.LoaderOptions{Codec: msgpack.Codec}), older(&cacheaside.LoaderOptions{Codec: msgpack.Codec, CompressAbove: 1}),
-		newer(&cacheaside.LoaderOptions{Version: "2"}), newer(&cacheaside.LoaderOptions{Version: "2", Codec: cacheaside.JSON, CompressAbove: 1}),
+		older(&cacheaside.LoaderOptions{Codec: msgpack.Codec}),
+		older(&cacheaside.LoaderOptions{Codec: msgpack.Codec, CompressAbove: 1}),
+		newer(&cacheaside.LoaderOptions{Version: "2"}),
+		newer(&cacheaside.LoaderOptions{Version: "2", Codec: cacheaside.JSON, CompressAbove: 1}),
 	}
 	var wg sync.WaitGroup
 	var reads atomic.Int64
@@ -525,7 +543,8 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 	// Each of the two Versions of a key is loaded once at the start and after each write, and again
 	// if a write came in between.
 	most := 2*keys + 2*2*writes.Load()
-	t.Logf("%v: %d reads, %d writes, %d loads, of at most %d", time.Since(began), reads.Load(), writes.Load(), loads.Load(), most)
+	t.Logf("%v: %d reads, %d writes, %d loads, of at most %d", time.Since(began), reads.Load(), writes.Load(),
+		loads.Load(), most)
 	if all.Undecodable != 0 || all.RedisErrors != 0 || loads.Load() > most {
 		t.Errorf("%+v, %d loads", all, loads.Load())
 	}
@@ -547,11 +566,13 @@ func TestTwoTypesWithSameVersion(t *testing.T) {
 	defer c2.Close()
 	type text struct{ Name string }
 	type number struct{ Name int }
-	texts, err := cacheaside.NewLoader(c1, "row", func(context.Context, int) (text, error) { return text{"text"}, nil }, nil)
+	texts, err := cacheaside.NewLoader(c1, "row",
+		func(context.Context, int) (text, error) { return text{"text"}, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	numbers, err := cacheaside.NewLoader(c2, "row", func(context.Context, int) (number, error) { return number{1}, nil }, nil)
+	numbers, err := cacheaside.NewLoader(c2, "row",
+		func(context.Context, int) (number, error) { return number{1}, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -563,7 +584,8 @@ func TestTwoTypesWithSameVersion(t *testing.T) {
 			t.Error(v, err)
 		}
 	}
-	if a, b := texts.Stats(), numbers.Stats(); a.Undecodable != 2 || b.Undecodable != 3 || a.Loads != 3 || b.Loads != 3 {
+	if a, b := texts.Stats(), numbers.Stats(); a.Undecodable != 2 || b.Undecodable != 3 || a.Loads != 3 ||
+		b.Loads != 3 {
 		t.Errorf("%+v, %+v", a, b)
 	}
 }
@@ -576,7 +598,8 @@ func TestRawBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := cacheaside.NewLoader(c, "raw", func(context.Context, string) ([]byte, error) { return []byte("some bytes"), nil }, nil)
+	l, err := cacheaside.NewLoader(c, "raw",
+		func(context.Context, string) ([]byte, error) { return []byte("some bytes"), nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -617,7 +640,8 @@ func TestValuesThatJSONChangesAreNotCached(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() })
-			all[i], err = cacheaside.NewLoader(c, "person", func(_ context.Context, key int) (person, error) { return of[key], nil }, o)
+			all[i], err = cacheaside.NewLoader(c, "person",
+				func(_ context.Context, key int) (person, error) { return of[key], nil }, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -629,7 +653,8 @@ func TestValuesThatJSONChangesAreNotCached(t *testing.T) {
 	for key, want := range of {
 		for range 2 {
 			for _, l := range all {
-				if v, err := l.Get(t.Context(), key); err != nil || v.Name != want.Name || v.Born.Format(time.RFC1123Z) != want.Born.Format(time.RFC1123Z) || !v.Born.Equal(want.Born) {
+				if v, err := l.Get(t.Context(), key); err != nil || v.Name != want.Name ||
+					v.Born.Format(time.RFC1123Z) != want.Born.Format(time.RFC1123Z) || !v.Born.Equal(want.Born) {
 					t.Errorf("%d: %v, %v", key, v, err)
 				}
 			}
@@ -637,7 +662,8 @@ func TestValuesThatJSONChangesAreNotCached(t *testing.T) {
 		if v, err := all[0].Refresh(t.Context(), key); err != nil || v.Name != want.Name {
 			t.Error(v, err)
 		}
-		if n := b.admin.Exists(t.Context(), fmt.Sprintf("cacheaside:person:1:{%d}", key)).Val(); (n == 1) != (key == 3) {
+		if n := b.admin.Exists(t.Context(),
+			fmt.Sprintf("cacheaside:person:1:{%d}", key)).Val(); (n == 1) != (key == 3) {
 			t.Errorf("%d: %d entries", key, n)
 		}
 	}
@@ -646,7 +672,8 @@ func TestValuesThatJSONChangesAreNotCached(t *testing.T) {
 	}
 	cacheOf(all[0]).Close()
 	cacheOf(all[1]).Close()
-	if text := log.String(); !strings.Contains(text, "JSON does not carry a value of promises.person") || strings.Contains(text, "Ada") {
+	if text := log.String(); !strings.Contains(text, "JSON does not carry a value of promises.person") ||
+		strings.Contains(text, "Ada") {
 		t.Error(text)
 	}
 	all, _ = loaders(&cacheaside.LoaderOptions{AllowLoss: true, Version: "2"})
@@ -658,10 +685,12 @@ func TestValuesThatJSONChangesAreNotCached(t *testing.T) {
 	if v, err := all[1].Get(t.Context(), 2); v.Name != "\ufffd" || err != nil || all[1].Stats().Loads != 0 {
 		t.Error(v, err)
 	}
-	_, err := cacheaside.NewLoader(cacheOf(all[0]), "raw", func(context.Context, int) (struct{ Doc json.RawMessage }, error) {
-		return struct{ Doc json.RawMessage }{}, nil
-	}, nil)
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("JSON does not carry Doc: the JSON in a %T comes back compacted and escaped", json.RawMessage{})) {
+	_, err := cacheaside.NewLoader(cacheOf(all[0]), "raw",
+		func(context.Context, int) (struct{ Doc json.RawMessage }, error) {
+			return struct{ Doc json.RawMessage }{}, nil
+		}, nil)
+	if err == nil || !strings.Contains(err.Error(),
+		fmt.Sprintf("JSON does not carry Doc: the JSON in a %T comes back compacted and escaped", json.RawMessage{})) {
 		t.Error(err)
 	}
 }

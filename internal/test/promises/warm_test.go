@@ -21,7 +21,9 @@ func (m many) warmed(ctx context.Context, keys []int, rate float64) map[int]erro
 }
 
 // warming is Warm as a loop. The end of its context ends it.
-func warming[K comparable, V any](l *cacheaside.Loader[K, V], ctx context.Context, keys iter.Seq[K], rate float64) iter.Seq2[K, error] {
+func warming[K comparable, V any](
+	l *cacheaside.Loader[K, V], ctx context.Context, keys iter.Seq[K], rate float64,
+) iter.Seq2[K, error] {
 	return func(yield func(K, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -48,7 +50,8 @@ func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newShelf(30)
-		p := startMany(t, b.client(t), d, rarePolls, &cacheaside.LoaderOptions{TTL: time.Hour, NullTTL: 20 * time.Minute, Jitter: -1, BatchSize: 10})
+		p := startMany(t, b.client(t), d, rarePolls,
+			&cacheaside.LoaderOptions{TTL: time.Hour, NullTTL: 20 * time.Minute, Jitter: -1, BatchSize: 10})
 		keys := append(upTo(25), 77, 3, 3) // 77 has no row, 3 comes more often
 		if got := p.warmed(t.Context(), keys, 0); !maps.Equal(got, noErrors(keys)) {
 			t.Error(got)
@@ -82,7 +85,8 @@ func TestWarm(t *testing.T) {
 		if v, err := p.Get(t.Context(), 1); v != "changed without a word" || err != nil {
 			t.Error(v, err)
 		}
-		remembers := startMany(t, b.client(t), newShelf(0), steady, &cacheaside.LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
+		remembers := startMany(t, b.client(t), newShelf(0), steady,
+			&cacheaside.LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
 		hear(t, remembers.Loader)
 		// Finds all in Redis, and then has them in memory.
 		remembers.warmed(t.Context(), upTo(25), 0)
@@ -225,7 +229,8 @@ func TestWarmEnds(t *testing.T) {
 
 // If nothing can be stored, the database is not read.
 func TestWarmWithoutRedis(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond,
+		DialerRetries: 1})
 	defer rdb.Close()
 	d := newShelf(30)
 	p := startMany(t, rdb, d, steady, nil)
@@ -273,34 +278,35 @@ func TestWarmTogether(t *testing.T) {
 // A failed reload is reported for ErrorTTL, and then retried.
 func TestWarmAfterAFailedReload(t *testing.T) {
 	for _, o := range []cacheaside.Options{steady, steadyNoMemory} {
-		bubble(t, o, livesWith(func(o *cacheaside.LoaderOptions) { o.StaleFor = cacheaside.Forever }), func(t *testing.T, _ backend, d *table, p, q process) {
-			warm := func(p process) (err error) {
-				for _, e := range warming(p.Loader, t.Context(), slices.Values([]int{1}), 0) {
-					err = e
+		bubble(t, o, livesWith(func(o *cacheaside.LoaderOptions) { o.StaleFor = cacheaside.Forever }),
+			func(t *testing.T, _ backend, d *table, p, q process) {
+				warm := func(p process) (err error) {
+					for _, e := range warming(p.Loader, t.Context(), slices.Values([]int{1}), 0) {
+						err = e
+					}
+					return err
 				}
-				return err
-			}
-			if err := warm(p); err != nil {
-				t.Fatal(err)
-			}
-			d.fail(errBroken)
-			time.Sleep(61 * time.Second)
-			if err := warm(p); !errors.Is(err, errBroken) {
-				t.Error(err)
-			}
-			if err := warm(q); !errors.Is(err, cacheaside.ErrLoadFailed) {
-				t.Error(err)
-			}
-			d.fail(nil)
-			d.write(1, "b")
-			time.Sleep(2 * time.Second)
-			if err := warm(q); err != nil {
-				t.Error(err)
-			}
-			p.want(t, 1, "b", nil)
-			if s := p.Stats(); s.Stale != 0 {
-				t.Errorf("%+v", s)
-			}
-		})
+				if err := warm(p); err != nil {
+					t.Fatal(err)
+				}
+				d.fail(errBroken)
+				time.Sleep(61 * time.Second)
+				if err := warm(p); !errors.Is(err, errBroken) {
+					t.Error(err)
+				}
+				if err := warm(q); !errors.Is(err, cacheaside.ErrLoadFailed) {
+					t.Error(err)
+				}
+				d.fail(nil)
+				d.write(1, "b")
+				time.Sleep(2 * time.Second)
+				if err := warm(q); err != nil {
+					t.Error(err)
+				}
+				p.want(t, 1, "b", nil)
+				if s := p.Stats(); s.Stale != 0 {
+					t.Errorf("%+v", s)
+				}
+			})
 	}
 }

@@ -44,7 +44,10 @@ func TestValuesInUse(t *testing.T) {
 			}
 			defer c.Close()
 			of := &session{seen: map[string]string{}, Tags: map[string]string{}}
-			l, err := cacheaside.NewLoader(c, "session", func(context.Context, int) (*session, error) { return of, nil }, &cacheaside.LoaderOptions{AllowLoss: true})
+			l, err := cacheaside.NewLoader(c, "session", func(context.Context, int) (*session,
+				error) {
+				return of, nil
+			}, &cacheaside.LoaderOptions{AllowLoss: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,19 +91,20 @@ func TestWeight(t *testing.T) {
 		}
 		return fmt.Sprint(key), nil
 	}
-	l, err := cacheaside.NewLoader(c, "weighed", load, &cacheaside.LoaderOptions{Weight: cacheaside.WeightOf(func(v string) int64 {
-		switch v {
-		case "1":
-			return 1 << 20
-		case "2":
-			panic("2")
-		case "3":
-			return -1
-		case "":
-			panic("an absence is weighed")
-		}
-		return int64(len(v))
-	})})
+	l, err := cacheaside.NewLoader(c, "weighed", load,
+		&cacheaside.LoaderOptions{Weight: cacheaside.WeightOf(func(v string) int64 {
+			switch v {
+			case "1":
+				return 1 << 20
+			case "2":
+				panic("2")
+			case "3":
+				return -1
+			case "":
+				panic("an absence is weighed")
+			}
+			return int64(len(v))
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,8 +121,10 @@ func TestWeight(t *testing.T) {
 	if s := l.Stats(); s.TooHeavy != 6 || s.MemoryHits != 3 || s.Loads != 9 || s.LoadErrors != 0 {
 		t.Errorf("%+v", s)
 	}
-	_, err = cacheaside.NewLoader(c, "other", load, &cacheaside.LoaderOptions{Weight: cacheaside.WeightOf(func(int) int64 { return 0 })})
-	if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Weight: the function given to WeightOf is a func(int) int64, and this loader needs a func(string) int64") {
+	_, err = cacheaside.NewLoader(c, "other", load,
+		&cacheaside.LoaderOptions{Weight: cacheaside.WeightOf(func(int) int64 { return 0 })})
+	if err == nil || !strings.Contains(err.Error(),
+		"LoaderOptions.Weight: the function given to WeightOf is a func(int) int64, and this loader needs a func(string) int64") {
 		t.Error(err)
 	}
 }

@@ -39,15 +39,17 @@ func newRig(t *testing.T, o cacheaside.Options, lo *cacheaside.LoaderOptions, ba
 		return "of " + tenant(ctx)
 	}
 	if batch {
-		r.loader, err = cacheaside.NewBatchLoader(c, "row", func(ctx context.Context, keys []int) (map[int]string, error) {
-			rows, got := make(map[int]string), load(ctx)
-			for _, key := range keys {
-				rows[key] = got
-			}
-			return rows, nil
-		}, lo)
+		r.loader, err = cacheaside.NewBatchLoader(c, "row",
+			func(ctx context.Context, keys []int) (map[int]string, error) {
+				rows, got := make(map[int]string), load(ctx)
+				for _, key := range keys {
+					rows[key] = got
+				}
+				return rows, nil
+			}, lo)
 	} else {
-		r.loader, err = cacheaside.NewLoader(c, "row", func(ctx context.Context, _ int) (string, error) { return load(ctx), nil }, lo)
+		r.loader, err = cacheaside.NewLoader(c, "row",
+			func(ctx context.Context, _ int) (string, error) { return load(ctx), nil }, lo)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +139,8 @@ func TestCommandOutlivesItsCaller(t *testing.T) {
 			}
 			defer c.Close()
 			r := &rig{cache: c}
-			if r.loader, err = cacheaside.NewLoader(c, "row", func(context.Context, int) (string, error) { return "row", nil }, nil); err != nil {
+			if r.loader, err = cacheaside.NewLoader(c, "row",
+				func(context.Context, int) (string, error) { return "row", nil }, nil); err != nil {
 				t.Fatal(err)
 			}
 			locker, err := lock.NewRedis(rdb, nil)

@@ -66,7 +66,8 @@ func LostReplyOfRelease(t *testing.T, w World) {
 // CancelledLeavesNothing checks that a lock is released if its Acquire was cancelled, also if the
 // request arrives later.
 func CancelledLeavesNothing(t *testing.T, w World) {
-	for name, action := range map[string]testenv.Action{"reply lost": testenv.LoseReply, "late": testenv.Delay(400 * time.Millisecond)} {
+	for name, action := range map[string]testenv.Action{"reply lost": testenv.LoseReply,
+		"late": testenv.Delay(400 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
 			p := testenv.NewProxy(t, w.Addr)
 			a, b := w.Locker(t, w.By(t, p), Long), w.Locker(t, w.db(t), Long)

@@ -137,7 +137,8 @@ func History(t *testing.T, w World) {
 					w.Durable(t, db)
 					return "server killed"
 				}
-				return locktest.Disturb(ctx, r, disturbances%5, proxies[r.IntN(len(proxies))], w.Server, 600*time.Millisecond, 6)
+				return locktest.Disturb(ctx, r, disturbances%5, proxies[r.IntN(len(proxies))], w.Server,
+					600*time.Millisecond, 6)
 			},
 		}.Run(t, seed, length)
 	}

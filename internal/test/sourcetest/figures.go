@@ -50,7 +50,8 @@ func (w *World) GiantTransaction(c *canal.Consumer, changes int, statements ...s
 	stop()
 	<-watched
 	above := (int64(most.Load()) - int64(idle.HeapInuse)) >> 20
-	w.Logf("%d changes took %v, and were consumed %v later; at most %d MB more of heap in use", changes, wrote.Sub(began).Round(time.Millisecond), time.Since(wrote).Round(time.Millisecond), above)
+	w.Logf("%d changes took %v, and were consumed %v later; at most %d MB more of heap in use", changes,
+		wrote.Sub(began).Round(time.Millisecond), time.Since(wrote).Round(time.Millisecond), above)
 	if above > 64 {
 		w.Error("more than 64 MB")
 	}

@@ -36,24 +36,30 @@ type Process struct {
 
 // Open opens a Process over tables of a schema. Children of a test have no testing.TB: the caller
 // closes the Process.
-func Open(driver, dsn, redisAddr string, o *cacheaside.Options, schema string, tables ...string) (_ *Process, err error) {
+func Open(
+	driver, dsn, redisAddr string, o *cacheaside.Options, schema string, tables ...string,
+) (_ *Process, err error) {
 	p := &Process{schema: schema, tables: tables}
 	if p.DB, err = sqlx.Open(driver, dsn); err != nil {
 		return nil, err
 	}
 	p.DB.SetMaxOpenConns(8)
 	p.DB.SetMaxIdleConns(8)
-	p.Redis = redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
+	p.Redis = redis.NewClient(&redis.Options{Addr: redisAddr, ContextTimeoutEnabled: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 	if p.Cache, err = cacheaside.New(p.Redis, o); err != nil {
 		return nil, err
 	}
-	lo := &cacheaside.LoaderOptions{TTL: time.Hour, NullTTL: time.Hour, MemoryTTL: time.Hour, Jitter: -1, EarlyRefresh: -1, StaleFor: -1, BreakAt: -1, ErrorTTL: 50 * time.Millisecond}
+	lo := &cacheaside.LoaderOptions{TTL: time.Hour, NullTTL: time.Hour, MemoryTTL: time.Hour, Jitter: -1,
+		EarlyRefresh: -1, StaleFor: -1, BreakAt: -1, ErrorTTL: 50 * time.Millisecond}
 	for _, table := range tables {
-		id, err := cacheaside.NewBatchLoader(p.Cache, table+"-by-id", load[int64](p, "SELECT id, CONCAT(email, ' ', n) FROM "+table+" WHERE id IN (?)"), lo)
+		id, err := cacheaside.NewBatchLoader(p.Cache, table+"-by-id",
+			load[int64](p, "SELECT id, CONCAT(email, ' ', n) FROM "+table+" WHERE id IN (?)"), lo)
 		if err != nil {
 			return nil, err
 		}
-		email, err := cacheaside.NewBatchLoader(p.Cache, table+"-by-email", load[string](p, "SELECT email, CONCAT(id, ' ', n) FROM "+table+" WHERE email IN (?)"), lo)
+		email, err := cacheaside.NewBatchLoader(p.Cache, table+"-by-email",
+			load[string](p, "SELECT email, CONCAT(id, ' ', n) FROM "+table+" WHERE email IN (?)"), lo)
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +103,8 @@ func (p *Process) Close() {
 // Bindings returns the bindings of all loaders.
 func (p *Process) Bindings() (all []canal.Binding) {
 	for i, table := range p.tables {
-		all = append(all, canal.Bind(p.ByID[i], p.schema, table, canal.IntColumn[int64]("id")), canal.Bind(p.ByEmail[i], p.schema, table, canal.TextColumn[string]("email")))
+		all = append(all, canal.Bind(p.ByID[i], p.schema, table, canal.IntColumn[int64]("id")),
+			canal.Bind(p.ByEmail[i], p.schema, table, canal.TextColumn[string]("email")))
 	}
 	return all
 }
@@ -170,9 +177,12 @@ func (p *Process) Stale(ctx context.Context, blocks int) (stale []string, cached
 	return stale, 1 - float64(p.Loads.Load()-before)/float64(p.Keys(blocks)), nil
 }
 
-func compare[K comparable](ctx context.Context, l *cacheaside.Loader[K, string], keys []K, want map[K]string) (stale []string, err error) {
+func compare[K comparable](
+	ctx context.Context, l *cacheaside.Loader[K, string], keys []K, want map[K]string,
+) (stale []string, err error) {
 	var got map[K]string
-	for began := time.Now(); time.Since(began) < testenv.Hang; time.Sleep(50 * time.Millisecond) { // a failed load is cached for that long
+	for began := time.Now(); time.Since(began) < testenv.Hang; time.Sleep(50 * time.Millisecond) {
+		// a failed load is cached for that long
 		if got, err = l.GetMany(ctx, keys); err == nil {
 			break
 		}

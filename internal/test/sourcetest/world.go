@@ -122,5 +122,6 @@ func (w *World) Consume(c *canal.Consumer) {
 		stop()
 		w.Check(<-done)
 	})
-	testenv.Eventually(w, "the Consumer has begun", func() bool { return c.Stats().Position != "" && c.Stats().Lag >= 0 })
+	testenv.Eventually(w, "the Consumer has begun",
+		func() bool { return c.Stats().Position != "" && c.Stats().Lag >= 0 })
 }

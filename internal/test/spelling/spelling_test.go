@@ -71,7 +71,8 @@ func (c *calls[K]) take() []K {
 
 // ways are caches on which keys are matched in different code.
 func ways(t *testing.T, run func(t *testing.T, c *cacheaside.Cache, o cacheaside.LoaderOptions)) {
-	for name, options := range map[string]cacheaside.LoaderOptions{"plain": {}, "no memory": {MemoryTTL: -1}, "shadow": {Shadow: 1}, "one by one": {BatchSize: 1}} {
+	for name, options := range map[string]cacheaside.LoaderOptions{"plain": {}, "no memory": {MemoryTTL: -1},
+		"shadow": {Shadow: 1}, "one by one": {BatchSize: 1}} {
 		t.Run(name, func(t *testing.T) {
 			run(t, newCache(t, &cacheaside.Options{}), options)
 		})
@@ -115,16 +116,19 @@ func TestBatchRowsOfOtherSpellings(t *testing.T) {
 	ways(t, func(t *testing.T, c *cacheaside.Cache, o cacheaside.LoaderOptions) {
 		o.Key = cacheaside.KeyOf(strings.ToLower)
 		rows := map[string]string{"foo": "row", "BAR": "bar's", "Other": "unasked"}
-		l, err := cacheaside.NewBatchLoader(c, "names", func(_ context.Context, keys []string) (map[string]string, error) {
-			if slices.ContainsFunc(keys, func(key string) bool { return strings.EqualFold(key, "part") }) {
-				return rows, &cacheaside.BatchError[string]{Errs: map[string]error{"PART": errBroken, "gone": cacheaside.ErrNotFound}}
-			}
-			return rows, nil
-		}, &o)
+		l, err := cacheaside.NewBatchLoader(c, "names",
+			func(_ context.Context, keys []string) (map[string]string, error) {
+				if slices.ContainsFunc(keys, func(key string) bool { return strings.EqualFold(key, "part") }) {
+					return rows, &cacheaside.BatchError[string]{Errs: map[string]error{"PART": errBroken,
+						"gone": cacheaside.ErrNotFound}}
+				}
+				return rows, nil
+			}, &o)
 		noError(t, err)
 		wantRow(t, l, "row", "Foo", "foo", "FOO")
 		wantRow(t, l, "bar's", "bar", "BAR")
-		if m, err := l.GetMany(t.Context(), []string{"fOO", "FoO", "Bar", "none"}, cacheaside.Fresh); len(m) != 3 || err != nil {
+		if m, err := l.GetMany(t.Context(), []string{"fOO", "FoO", "Bar", "none"}, cacheaside.Fresh); len(m) != 3 ||
+			err != nil {
 			t.Errorf("%v, %v", m, err)
 		}
 		if _, err := l.Get(t.Context(), "none"); !errors.Is(err, cacheaside.ErrNotFound) {
@@ -171,7 +175,8 @@ func TestBatchRowsOfOneText(t *testing.T) {
 		wantRow(t, l, "one", "FOO")
 		noError(t, l.Invalidate(t.Context(), "FOO"))
 		_, err = l.Get(t.Context(), "Foo")
-		if err == nil || errors.Is(err, cacheaside.ErrNotFound) || !strings.Contains(err.Error(), "different rows for this key") {
+		if err == nil || errors.Is(err, cacheaside.ErrNotFound) ||
+			!strings.Contains(err.Error(), "different rows for this key") {
 			t.Error(err)
 		}
 		wantRow(t, l, "same", "Bar")
@@ -229,7 +234,9 @@ func TestNormalize(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if keys := loaded.take(); slices.ContainsFunc(keys, func(key string) bool { return key != "ada" && key != "none" }) || o.Shadow == 0 && !withoutRedis(t) && len(keys) != 2 {
+		if keys := loaded.take(); slices.ContainsFunc(keys,
+			func(key string) bool { return key != "ada" && key != "none" }) || o.Shadow == 0 && !withoutRedis(t) &&
+			len(keys) != 2 {
 			t.Errorf("loaded %q", keys)
 		}
 		m, err := l.GetMany(t.Context(), []string{"Ada", "ADA", "Fail1", "bad"}, cacheaside.Fresh)
@@ -272,7 +279,8 @@ func testWarmSpellings(t *testing.T, l *cacheaside.Loader[string, string], rows 
 	t.Helper()
 	rows.Store("eve", "Eve's")
 	warmed := make(map[string]error)
-	err := l.Warm(t.Context(), slices.Values([]string{"Eve", "EVE", "bad"}), 0, func(key string, err error) { warmed[key] = err })
+	err := l.Warm(t.Context(), slices.Values([]string{"Eve", "EVE", "bad"}), 0,
+		func(key string, err error) { warmed[key] = err })
 	if err == nil || len(warmed) != 3 || warmed["bad"] == nil || warmed["Eve"] != nil {
 		t.Errorf("%v, %v", warmed, err)
 	}
@@ -301,7 +309,8 @@ func wantPanic(t *testing.T, l *cacheaside.Loader[string, string], err error) {
 		"expire": l.Expire(ctx, "bad"), "Key": l.Key("bad").Check(),
 	} {
 		e, ok := errors.AsType[*cacheaside.Error](err)
-		if _, panicked := errors.AsType[*cacheaside.PanicError](err); !ok || !panicked || e.Loader != "names" || e.Key != "" {
+		if _, panicked := errors.AsType[*cacheaside.PanicError](err); !ok || !panicked || e.Loader != "names" ||
+			e.Key != "" {
 			t.Errorf("%s: %#v", op, err)
 		}
 	}
@@ -355,7 +364,8 @@ func TestNormalizeOnce(t *testing.T) {
 			found[key] = "row of " + key
 		}
 		return found, nil
-	}, &cacheaside.LoaderOptions{Normalize: cacheaside.NormalizeOf(func(key string) string { return key + "." }), Filter: s})
+	}, &cacheaside.LoaderOptions{Normalize: cacheaside.NormalizeOf(func(key string) string { return key + "." }),
+		Filter: s})
 	noError(t, err)
 	committed, err := l.Inserting(t.Context(), "a", "b")
 	noError(t, err)
@@ -366,7 +376,8 @@ func TestNormalizeOnce(t *testing.T) {
 	if got := loaded.take(); !slices.Equal(got, []string{"a.", "b."}) {
 		t.Errorf("loaded %q", got)
 	}
-	if may, err := s.MightContainMany(t.Context(), []string{"a", "a.", "a.."}); err != nil || !slices.Equal(may, []bool{false, true, false}) {
+	if may, err := s.MightContainMany(t.Context(), []string{"a", "a.", "a.."}); err != nil ||
+		!slices.Equal(may, []bool{false, true, false}) {
 		t.Error(may, err)
 	}
 	if l.Key("a").Text != "a." {
@@ -386,7 +397,8 @@ func TestTimesAsKeys(t *testing.T) {
 		write := func(text string) { row.Store(&text) }
 		write("old")
 		var loads atomic.Int64
-		l, err := cacheaside.NewBatchLoader(c, "days", func(_ context.Context, keys []time.Time) (map[time.Time]string, error) {
+		l, err := cacheaside.NewBatchLoader(c, "days", func(_ context.Context, keys []time.Time) (map[time.Time]string,
+			error) {
 			loads.Add(1)
 			found := make(map[time.Time]string)
 			for _, key := range keys {
@@ -424,7 +436,8 @@ func TestTimesInMemory(t *testing.T) {
 	var loads atomic.Int64
 	load := func(context.Context, time.Time) (string, error) { loads.Add(1); return "row", nil }
 	moment := time.Now()
-	for name, o := range map[string]*cacheaside.LoaderOptions{"instants": nil, "by-key": {Key: cacheaside.KeyOf(func(t time.Time) string { return t.UTC().String() })}} {
+	for name, o := range map[string]*cacheaside.LoaderOptions{"instants": nil,
+		"by-key": {Key: cacheaside.KeyOf(func(t time.Time) string { return t.UTC().String() })}} {
 		l, err := cacheaside.NewLoader(c, name, load, o)
 		noError(t, err)
 		loads.Store(0)
@@ -439,7 +452,8 @@ func TestTimesInMemory(t *testing.T) {
 
 // Two instants that RFC 3339 cannot distinguish by their zone are two keys.
 func TestTimesOfOddZones(t *testing.T) {
-	l, err := cacheaside.NewLoader(newCache(t, &cacheaside.Options{}), "days", func(_ context.Context, key time.Time) (string, error) { return fmt.Sprint(key.Unix()), nil }, nil)
+	l, err := cacheaside.NewLoader(newCache(t, &cacheaside.Options{}), "days",
+		func(_ context.Context, key time.Time) (string, error) { return fmt.Sprint(key.Unix()), nil }, nil)
 	noError(t, err)
 	for s := range 60 {
 		moment := time.Date(1880, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", -(4*3600+56*60+s)))
@@ -454,7 +468,8 @@ func TestPointersAsKeys(t *testing.T) {
 		o.Key = cacheaside.KeyOf((*big.Int).String)
 		var loads atomic.Int64
 		rows := map[int64]string{1: "one", 2: "two", 3: "three"}
-		l, err := cacheaside.NewBatchLoader(c, "numbers", func(_ context.Context, keys []*big.Int) (map[*big.Int]string, error) {
+		l, err := cacheaside.NewBatchLoader(c, "numbers", func(_ context.Context, keys []*big.Int) (map[*big.Int]string,
+			error) {
 			loads.Add(int64(len(keys)))
 			found := make(map[*big.Int]string)
 			for _, key := range keys {
@@ -509,7 +524,8 @@ func TestKeyChangedDuringItsLoad(t *testing.T) {
 	testenv.Receive(t, "the load", began)
 	key.SetInt64(2)
 	close(resume)
-	if err := testenv.Receive(t, "the error", failed); err == nil || !strings.Contains(err.Error(), "changed while it was being loaded") {
+	if err := testenv.Receive(t, "the error", failed); err == nil ||
+		!strings.Contains(err.Error(), "changed while it was being loaded") {
 		t.Error(err)
 	}
 	if v, ok, err := l.Peek(t.Context(), big.NewInt(1)); ok {
@@ -520,7 +536,8 @@ func TestKeyChangedDuringItsLoad(t *testing.T) {
 // Keys whose == and text disagree are refused, with what to set.
 func TestKeysThatAreRefused(t *testing.T) {
 	c := newLocal(t)
-	_, err := cacheaside.NewLoader(c, "refused", func(context.Context, *big.Int) (string, error) { return "", nil }, nil)
+	_, err := cacheaside.NewLoader(c, "refused",
+		func(context.Context, *big.Int) (string, error) { return "", nil }, nil)
 	want := `cacheaside: loader "refused": keys of type *big.Int are pointers: equal keys need not be ==, and a caller could change a cached one: use a type without pointers, such as a string, or set LoaderOptions.Key`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v\nwant %s", err, want)
@@ -529,7 +546,8 @@ func TestKeysThatAreRefused(t *testing.T) {
 		"LoaderOptions.Normalize: the function given to NormalizeOf is a func(int) int, and this loader needs a func(string) string": {Normalize: cacheaside.NormalizeOf(func(k int) int { return k })},
 		"LoaderOptions.Normalize: the function given to NormalizeOf is nil":                                                          {Normalize: cacheaside.NormalizeOf[string](nil)},
 	} {
-		if _, err := cacheaside.NewLoader(c, "wrong", func(context.Context, string) (string, error) { return "", nil }, o); err == nil || !strings.HasSuffix(err.Error(), want) {
+		if _, err := cacheaside.NewLoader(c, "wrong", func(context.Context, string) (string, error) { return "", nil },
+			o); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%v\nwant %s", err, want)
 		}
 	}

@@ -50,7 +50,8 @@ func DurableWith(t testing.TB, e Engine, setting string) *Database {
 	d := DatabaseOf(t, e)
 	db := d.DB(t)
 	set := func(flush, setting string) {
-		if _, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = " + flush + ", GLOBAL " + setting); err != nil {
+		if _, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = " + flush + ", GLOBAL " +
+			setting); err != nil {
 			t.Error(err)
 		}
 	}

@@ -38,7 +38,9 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			for range 1000 { // WAIT blocks, as there are no replicas; an error comes from a connection that was closed earlier
+			for range 1000 {
+				// WAIT blocks, as there are no replicas; an error comes from a connection that was
+				// closed earlier
 				if waits.Do(ctx, "wait", 99, 0).Err() == nil {
 					return
 				}
@@ -66,7 +68,8 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 		check(err)
 		waiting = waiting[:0]
 		for line := range strings.Lines(list) {
-			if strings.Contains(line, " cmd=wait ") && strings.Contains(line, " flags=b ") { // without the flag, the connection is idle after an earlier WAIT
+			if strings.Contains(line, " cmd=wait ") && strings.Contains(line, " flags=b ") {
+				// without the flag, the connection is idle after an earlier WAIT
 				id, _, _ := strings.Cut(strings.TrimPrefix(line, "id="), " ")
 				waiting = append(waiting, id)
 			}

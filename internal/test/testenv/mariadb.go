@@ -50,9 +50,10 @@ func installMariaDB(ctx context.Context, install, data, temp string, args ...str
 	if err != nil {
 		return err
 	}
-	return prepare(ctx, install, append([]string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + temp, "--user=" + me.Username,
-		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
-		"--innodb-log-file-size=4M"}, args...)...)
+	return prepare(ctx, install,
+		append([]string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + temp, "--user=" + me.Username,
+			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
+			"--innodb-log-file-size=4M"}, args...)...)
 }
 
 // prepare runs a program that makes a data directory. If ctx ends, it kills the program and the
@@ -87,7 +88,8 @@ func RunMariaDB(ctx context.Context) (addr string, stop func(), err error) {
 			stopIdle()
 		}
 	}()
-	m, err := launchSQL(ctx, MariaDB, d, func(ctx context.Context, data, temp string) error { return d.install(ctx, data, temp) })
+	m, err := launchSQL(ctx, MariaDB, d,
+		func(ctx context.Context, data, temp string) error { return d.install(ctx, data, temp) })
 	if err != nil {
 		return "", nil, err
 	}

@@ -74,10 +74,12 @@ func TestWithoutMySQL(t *testing.T) {
 	self, err := os.Executable()
 	check(t, err)
 	for ci, end := range map[string]string{"": "SKIP", "true": "FAIL"} {
-		run := exec.Command(self, "-test.run=^TestWithoutMySQL$", "-test.v") // a process of its own, whose skipped test is none here
+		// a process of its own, whose skipped test is none here
+		run := exec.Command(self, "-test.run=^TestWithoutMySQL$", "-test.v")
 		run.Env = append(os.Environ(), inside+"=1", "CI="+ci)
 		out, err := run.CombinedOutput()
-		if n := strings.Count(string(out), "called for"); n != 1 || !strings.Contains(string(out), "called for mariadb") ||
+		if n := strings.Count(string(out), "called for"); n != 1 ||
+			!strings.Contains(string(out), "called for mariadb") ||
 			!strings.Contains(string(out), "--- "+end+": TestWithoutMySQL/mysql") || (err != nil) != (ci == "true") {
 			t.Errorf("CI=%s: %v\n%s", ci, err, out)
 		}
@@ -90,7 +92,8 @@ func TestEngines(t *testing.T) {
 	EachEngine(t, func(t *testing.T, e Engine) {
 		m := e.Shared(t)
 		var version, image, metadata string
-		check(t, m.DB(t).QueryRow("SELECT VERSION(), @@binlog_row_image, @@binlog_row_metadata").Scan(&version, &image, &metadata))
+		check(t, m.DB(t).QueryRow("SELECT VERSION(), @@binlog_row_image, @@binlog_row_metadata").Scan(&version, &image,
+			&metadata))
 		t.Log(version)
 		if strings.Contains(version, "MariaDB") != (e == MariaDB) || image != "FULL" || metadata != "FULL" {
 			t.Errorf("version %s, images %s, metadata %s", version, image, metadata)

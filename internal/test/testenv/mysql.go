@@ -79,19 +79,27 @@ func mySQL() (dialect, error) {
 		install: func(ctx context.Context, data, temp string, args ...string) error {
 			// The root user of a new data directory may connect only through the socket.
 			users := filepath.Join(temp, "users.sql")
-			if err := os.WriteFile(users, []byte("CREATE USER root@'127.0.0.1' IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"), 0o600); err != nil {
+			if err := os.WriteFile(users,
+				[]byte("CREATE USER root@'127.0.0.1' IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH "+
+					"GRANT OPTION;\n"), 0o600); err != nil {
 				return err
 			}
 			// The data need not survive a power failure. With the defaults, mysqld waits for the
 			// disk most of the time.
-			return prepare(ctx, daemon, append([]string{"--no-defaults", "--initialize-insecure", "--user=" + me.Username, "--datadir=" + data, "--tmpdir=" + temp,
-				"--skip-log-bin", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--innodb-redo-log-capacity=8M",
-				"--secure-file-priv=", "--init-file=" + users}, args...)...)
+			return prepare(ctx, daemon,
+				append([]string{"--no-defaults", "--initialize-insecure", "--user=" + me.Username, "--datadir=" + data,
+					"--tmpdir=" + temp,
+					"--skip-log-bin", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0",
+					"--innodb-doublewrite=OFF", "--innodb-redo-log-capacity=8M",
+					"--secure-file-priv=", "--init-file=" + users}, args...)...)
 		},
 		args: []string{
-			"--innodb-redo-log-capacity=32M", "--innodb-buffer-pool-size=64M", "--innodb-log-buffer-size=8M", "--innodb-buffer-pool-instances=1",
-			"--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--mysqlx=OFF", "--secure-file-priv=", "--log-error-verbosity=1",
-			"--innodb-doublewrite=OFF", "--innodb-buffer-pool-dump-at-shutdown=OFF", "--innodb-buffer-pool-load-at-startup=OFF",
+			"--innodb-redo-log-capacity=32M", "--innodb-buffer-pool-size=64M", "--innodb-log-buffer-size=8M",
+			"--innodb-buffer-pool-instances=1",
+			"--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--mysqlx=OFF", "--secure-file-priv=",
+			"--log-error-verbosity=1",
+			"--innodb-doublewrite=OFF", "--innodb-buffer-pool-dump-at-shutdown=OFF",
+			"--innodb-buffer-pool-load-at-startup=OFF",
 		},
 	}, nil
 }

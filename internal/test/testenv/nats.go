@@ -24,7 +24,8 @@ func StartNATS(t testing.TB) *NATS {
 	path := program(t, "nats-server", "nats-server")
 	n := &NATS{}
 	n.server = startServer(t, "nats", func(s *server) {
-		s.argv = []string{path, "-a", "127.0.0.1", "-p", strconv.Itoa(s.port), "-js", "-sd", s.dir, "-n", filepath.Base(s.dir)}
+		s.argv = []string{path, "-a", "127.0.0.1", "-p", strconv.Itoa(s.port), "-js", "-sd", s.dir, "-n",
+			filepath.Base(s.dir)}
 		s.ready = func() error { return natsReady(s) }
 	})
 	n.claim(t)

@@ -48,7 +48,8 @@ func (p *Postgres) RequirePassword(t testing.TB, role string) {
 	db := p.DB(t)
 	err := db.QueryRow("SHOW hba_file").Scan(&file)
 	if err == nil {
-		err = os.WriteFile(file, []byte("host all,replication "+role+" 127.0.0.1/32 scram-sha-256\nhost all,replication all 127.0.0.1/32 trust\n"), 0o600)
+		err = os.WriteFile(file, []byte("host all,replication "+role+
+			" 127.0.0.1/32 scram-sha-256\nhost all,replication all 127.0.0.1/32 trust\n"), 0o600)
 	}
 	if err == nil {
 		_, err = db.Exec("SELECT pg_reload_conf()")

@@ -25,10 +25,12 @@ func (p *Postgres) StartStandby(t testing.TB, addr string, settings ...string) *
 	}
 	s := launchPostgres(t, p.programs, func(s *server, data string) error {
 		return prepareAs(context.Background(), s.user, s.dir, filepath.Join(p.programs, "pg_basebackup"),
-			"--pgdata="+data, "--host="+host, "--port="+port, "--username="+p.User, "--slot="+standbyName, "--create-slot",
+			"--pgdata="+data, "--host="+host, "--port="+port, "--username="+p.User, "--slot="+standbyName,
+			"--create-slot",
 			"--checkpoint=fast", "--no-sync", "--write-recovery-conf")
 	}, append([]string{
-		"primary_conninfo=host=" + host + " port=" + port + " user=" + p.User + " dbname=postgres application_name=" + standbyName,
+		"primary_conninfo=host=" + host + " port=" + port + " user=" + p.User + " dbname=postgres application_name=" +
+			standbyName,
 		"primary_slot_name=" + standbyName,
 	}, settings...)...)
 	s.claim(t)
@@ -41,7 +43,8 @@ func (p *Postgres) Promote(t testing.TB) {
 	if err := p.exec("SELECT pg_promote(true, " + strconv.Itoa(int(Hang.Seconds())) + ")"); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the standby is promoted", func() bool { return p.exec("CREATE TEMPORARY TABLE promoted (id INT)") == nil })
+	Eventually(t, "the standby is promoted",
+		func() bool { return p.exec("CREATE TEMPORARY TABLE promoted (id INT)") == nil })
 }
 
 // NewTimeline restarts the server as a standby, and promotes it. Its log continues on another

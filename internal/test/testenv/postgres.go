@@ -58,7 +58,8 @@ func StartPostgresFrom(t testing.TB, major int, settings ...string) *Postgres {
 	if postgresMajor(t, folder) < major {
 		folder = filepath.Join(fetched(newestPostgres), "bin")
 		if _, err := exec.LookPath(filepath.Join(folder, "postgres")); err != nil {
-			skip(t, "PostgreSQL "+strconv.Itoa(major)+" is not installed: `scripts/fetch.sh "+newestPostgres+"` downloads a later one, and installs nothing")
+			skip(t, "PostgreSQL "+strconv.Itoa(major)+" is not installed: `scripts/fetch.sh "+newestPostgres+
+				"` downloads a later one, and installs nothing")
 		}
 	}
 	p := startPostgresIn(t, folder, settings...)
@@ -81,7 +82,9 @@ func startPostgresIn(t testing.TB, folder string, settings ...string) *Postgres 
 }
 
 // launchPostgres starts a server on the data directory that fill makes.
-func launchPostgres(t testing.TB, folder string, fill func(s *server, data string) error, settings ...string) *Postgres {
+func launchPostgres(
+	t testing.TB, folder string, fill func(s *server, data string) error, settings ...string,
+) *Postgres {
 	t.Helper()
 	p := &Postgres{User: "postgres", programs: folder}
 	var err error

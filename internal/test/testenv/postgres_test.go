@@ -55,7 +55,8 @@ func TestPostgresPausesDiesAndRestarts(t *testing.T) {
 	p.Pause()
 	for _, pid := range append(p.process().children(), p.Pid()) {
 		// Z: the backend of a closed connection, which the paused server does not reap.
-		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || !strings.Contains(string(stat), ") T ") && !strings.Contains(string(stat), ") Z ") {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil ||
+			!strings.Contains(string(stat), ") T ") && !strings.Contains(string(stat), ") Z ") {
 			t.Errorf("process %d runs: %s, %v", pid, stat, err)
 		}
 	}

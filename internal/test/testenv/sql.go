@@ -190,7 +190,9 @@ func keep(dir, name string) {
 }
 
 // launchSQL starts a server. fill makes its data directory.
-func launchSQL(ctx context.Context, e Engine, d dialect, fill func(ctx context.Context, data, temp string) error, args ...string) (*SQLServer, error) {
+func launchSQL(
+	ctx context.Context, e Engine, d dialect, fill func(ctx context.Context, data, temp string) error, args ...string,
+) (*SQLServer, error) {
 	me, err := user.Current()
 	if err != nil {
 		return nil, err
@@ -198,7 +200,8 @@ func launchSQL(ctx context.Context, e Engine, d dialect, fill func(ctx context.C
 	m := &SQLServer{Engine: e, User: "root"}
 	m.server, err = launch(ctx, string(e), func(s *server) error {
 		data := filepath.Join(s.dir, "data")
-		temp := filepath.Join(s.dir, "tmp") // not shared: a server removes the temporary tables of others when it starts
+		// not shared: a server removes the temporary tables of others when it starts
+		temp := filepath.Join(s.dir, "tmp")
 		if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -304,7 +307,8 @@ func (s *SQLServer) exec(statement string) error {
 // Numbers returns a table for a FROM clause of MariaDB, MySQL or PostgreSQL. Its column seq has the
 // numbers from to to, in any order.
 func Numbers(from, to int) string {
-	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL " +
+		"SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 	sum, tables := strconv.Itoa(from), ""
 	for place := 1; place <= to-from; place *= 10 {
 		sum += fmt.Sprintf(" + %d * d%d.n", place, place)
@@ -313,5 +317,6 @@ func Numbers(from, to int) string {
 		}
 		tables += fmt.Sprintf("%s AS d%d", digits, place)
 	}
-	return fmt.Sprintf("(SELECT seq FROM (SELECT %s AS seq FROM %s) AS sums WHERE seq <= %d) AS numbers", sum, tables, to)
+	return fmt.Sprintf("(SELECT seq FROM (SELECT %s AS seq FROM %s) AS sums WHERE seq <= %d) AS numbers", sum,
+		tables, to)
 }

@@ -141,7 +141,8 @@ func TestRedisTLSHasOnlyItsUsers(t *testing.T) {
 	}
 	check(t, r.AdminClient(t).Del(ctx, "app:a").Err())
 	nobody := r.options("", "")
-	if err := closed(t, redis.NewClient(nobody)).Ping(ctx).Err(); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
+	if err := closed(t, redis.NewClient(nobody)).Ping(ctx).Err(); err == nil ||
+		!strings.Contains(err.Error(), "NOAUTH") {
 		t.Errorf("a client without a user: %v", err)
 	}
 	open := r.Options()

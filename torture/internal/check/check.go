@@ -45,11 +45,12 @@ const (
 	Stale  Rule = "stale: something newer had been acknowledged before this read began"
 	Back   Rule = "went back: a read that had ended before this one began saw something newer"
 	Future Rule = "from the future: read before its write had begun"
-	Bound  Rule = "out of bounds: the memory tier served it later than MaxStaleness after something newer was acknowledged"
-	Own    Rule = "own: an Invalidate in this process had already acknowledged something newer"
-	Lost   Rule = "lost for too long: a failover lost the delete, but the TTL had passed"
-	Late   Rule = "late: it ended after its deadline"
-	Order  Rule = "not linearizable, says porcupine"
+	Bound  Rule = "out of bounds: the memory tier served it later than MaxStaleness after something newer was " +
+		"acknowledged"
+	Own   Rule = "own: an Invalidate in this process had already acknowledged something newer"
+	Lost  Rule = "lost for too long: a failover lost the delete, but the TTL had passed"
+	Late  Rule = "late: it ended after its deadline"
+	Order Rule = "not linearizable, says porcupine"
 )
 
 // Violation is an operation that broke a rule.
@@ -67,15 +68,19 @@ func (v Violation) String() string {
 // Report is the result of Run.
 type Report struct {
 	Violations     []Violation
-	LostByFailover int           // reads that a failover excuses
-	Unvalidated    int           // fresh reads that Redis may not have confirmed, which are excluded from the linearizable history
-	Linearizable   int           // reads and writes in the linearizable history
-	Unchecked      int           // parts of it that porcupine could not decide in time; the rules of fresh, which are exact, have checked them
-	began          time.Time     // start of the check
-	Reads          int           // reads through memory
-	Worst, P99     time.Duration // staleness of these reads
-	StaleReads     int           // reads through memory that were stale
-	Late           int           // operations that ended after their deadlines
+	LostByFailover int // reads that a failover excuses
+	// fresh reads that Redis may not have confirmed, which are excluded from the linearizable
+	// history
+	Unvalidated  int
+	Linearizable int // reads and writes in the linearizable history
+	// parts of it that porcupine could not decide in time; the rules of fresh, which are exact,
+	// have checked them
+	Unchecked  int
+	began      time.Time     // start of the check
+	Reads      int           // reads through memory
+	Worst, P99 time.Duration // staleness of these reads
+	StaleReads int           // reads through memory that were stale
+	Late       int           // operations that ended after their deadlines
 }
 
 // Run checks everything.

@@ -82,13 +82,16 @@ func TestRules(t *testing.T) {
 		{"memory, beyond it", make1().write(0, 2, 100, 110).op(get, 1, 1, 2111, 2112), []Rule{Bound}, 0},
 		{"memory of the process that wrote", make1().write(0, 2, 100, 110).op(get, 0, 1, 111, 112), []Rule{Own}, 0},
 		{"an invalidation by one who has not written", make1().op(history.Begin, 0, 0, 100, 0).op(history.Commit, 0, 2, 100, 110).
-			op(history.Invalidate, 1, 0, 120, 130).op(get, 1, 1, 131, 132).op(fresh, 2, 1, 131, 132), []Rule{Own, Stale, Order}, 0},
+			op(history.Invalidate, 1, 0, 120, 130).op(get, 1, 1, 131, 132).op(fresh, 2, 1, 131, 132),
+			[]Rule{Own, Stale, Order}, 0},
 		{"one that began before the commit says nothing", make1().op(history.Begin, 0, 0, 100, 0).op(history.Commit, 0, 2, 100, 110).
 			op(history.Invalidate, 1, 0, 105, 130).op(get, 1, 1, 131, 132).op(fresh, 2, 1, 131, 132), nil, 0},
 		{"one that failed says nothing", make1().op(history.Begin, 0, 0, 100, 0).op(history.Commit, 0, 2, 100, 110).
-			op(history.Invalidate, 1, 0, 120, 130, history.Failed).op(get, 1, 1, 131, 132).op(fresh, 2, 1, 131, 132), nil, 0},
+			op(history.Invalidate, 1, 0, 120, 130, history.Failed).op(get, 1, 1, 131, 132).op(fresh, 2, 1, 131, 132),
+			nil, 0},
 		{"of all keys: the bound", make1().op(history.Begin, 0, 0, 100, 0).op(history.Commit, 0, 2, 100, 110).
-			op(history.InvalidateAll, 1, 0, 120, 130).op(fresh, 2, 1, 131, 132).op(get, 2, 1, 2130, 2131).op(get, 2, 1, 2131, 2132), []Rule{Bound}, 0},
+			op(history.InvalidateAll, 1, 0, 120, 130).op(fresh, 2, 1, 131, 132).op(get, 2, 1, 2130, 2131).op(get, 2, 1,
+			2131, 2132), []Rule{Bound}, 0},
 		{"lost by a failover", failover(make1().write(0, 2, 100, 110).op(fresh, 1, 1, 300, 301).op(get, 0, 1, 300, 301).op(get, 1, 1, 4000, 4001)), nil, 3},
 		{"lost, and served for too long", failover(make1().write(0, 2, 100, 110).op(fresh, 1, 1, 5111, 5112)), []Rule{Lost}, 1},
 		{"back, by a failover", failover(make1().write(0, 2, 100, 1000).op(fresh, 1, 2, 110, 120).op(fresh, 1, 1, 300, 301)), nil, 1},

@@ -69,7 +69,8 @@ func (k *keyOf) part(r *Report, newest frontier, reads []*history.Op) {
 	first := newest.before(from)
 	var ops []porcupine.Operation
 	for i, op := range reads {
-		ops = append(ops, porcupine.Operation{ClientId: i, Input: access{version: op.Version}, Call: op.Start, Return: op.End})
+		ops = append(ops, porcupine.Operation{ClientId: i, Input: access{version: op.Version}, Call: op.Start,
+			Return: op.End})
 		to = max(to, op.End)
 	}
 	for v := int(first) + 1; v <= len(k.begun) && k.begunAt(int64(v)) <= to; v++ { // later writes came later

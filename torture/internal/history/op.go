@@ -20,7 +20,8 @@ const (
 	Kinds
 )
 
-var names = [Kinds]string{"?", "get", "fresh", "refresh", "begin", "write", "invalidate", "invalidate-all", "invalidate-group", "load"}
+var names = [Kinds]string{"?", "get", "fresh", "refresh", "begin", "write", "invalidate", "invalidate-all",
+	"invalidate-group", "load"}
 
 func (k Kind) String() string { return names[min(k, Kinds-1)] }
 

@@ -15,7 +15,8 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	names, err := cacheaside.NewLoader(cache, "name", func(ctx context.Context, id int64) (string, error) { return fmt.Sprint(id), nil }, nil)
+	names, err := cacheaside.NewLoader(cache, "name",
+		func(ctx context.Context, id int64) (string, error) { return fmt.Sprint(id), nil }, nil)
 	if err != nil {
 		panic(err)
 	}

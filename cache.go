@@ -9,7 +9,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -18,6 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/rows"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -86,7 +86,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	if err := c.useRedis(rdb); err != nil {
 		c.memory.Close()
-		return nil, errtext.Errorf("cacheaside: %w", err)
+		return nil, wording.Errorf("cacheaside: %w", err)
 	}
 	return c, nil
 }
@@ -110,7 +110,7 @@ func NewLocal(options *Options) (*Cache, error) {
 func makeCache(options *Options) (*Cache, error) {
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
-		return nil, errtext.Errorf("cacheaside: %w", err)
+		return nil, wording.Errorf("cacheaside: %w", err)
 	}
 	c := &Cache{options: o, log: limitedlog.New(o.Logger)}
 	c.inside = writeside.Give[writeside.Cache[Key]](writerCache{c})
@@ -118,7 +118,7 @@ func makeCache(options *Options) (*Cache, error) {
 	if o.MemoryBytes > 0 {
 		tier, err := memory.New(o.MemoryBytes)
 		if err != nil {
-			return nil, errtext.Errorf("cacheaside: %w", err)
+			return nil, wording.Errorf("cacheaside: %w", err)
 		}
 		c.memory = tier
 	}

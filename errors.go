@@ -7,11 +7,11 @@ import (
 	"maps"
 	"runtime/debug"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/errtree"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/hold"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Errors to test for with errors.Is. Errors about a key are wrapped in an *Error, except
@@ -95,13 +95,13 @@ const (
 
 func (e *Error) Error() string {
 	if e.Hash == 0 {
-		return errtext.Once(fmt.Sprintf("cacheaside: %s all of %s: %v", e.Op, e.Loader, e.Err))
+		return wording.Once(fmt.Sprintf("cacheaside: %s all of %s: %v", e.Op, e.Loader, e.Err))
 	}
 	kind := "key"
 	if e.group {
 		kind = "group"
 	}
-	return errtext.Once(fmt.Sprintf("cacheaside: %s %s %s#%016x: %v", e.Op, e.Loader, kind, e.Hash, e.Err))
+	return wording.Once(fmt.Sprintf("cacheaside: %s %s %s#%016x: %v", e.Op, e.Loader, kind, e.Hash, e.Err))
 }
 
 func (e *Error) Unwrap() error { return e.Err }
@@ -148,7 +148,7 @@ func (b *BatchError[K]) Error() string {
 	case 1:
 		return first.err.Error()
 	}
-	return errtext.Once(fmt.Sprintf("cacheaside: %d keys failed, one of them: %v", n, first.err))
+	return wording.Once(fmt.Sprintf("cacheaside: %d keys failed, one of them: %v", n, first.err))
 }
 
 // failure is a key of a BatchError, and its error.

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/hold"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // A Hold keeps keys from being cached while their rows are written (Options.StrictWrites). From
@@ -71,7 +71,7 @@ func (h *Hold) Add(ctx context.Context, keys ...Key) error {
 // It ends with ctx, or after Options.RedisTimeout.
 func (h *Hold) Check(ctx context.Context) error {
 	if h.cache.isClosed() {
-		return errtext.Errorf("cacheaside: check of a hold: %w", ErrClosed)
+		return wording.Errorf("cacheaside: check of a hold: %w", ErrClosed)
 	}
 	lost, err := h.held.Check(ctx)
 	if err != nil {

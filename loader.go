@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/source"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -116,13 +116,13 @@ func newLoader[K comparable, V any](
 	}
 	settings, err := l.rowsOptions(load, batch)
 	if err != nil {
-		return nil, errtext.Errorf("cacheaside: loader %q: %w", name, err)
+		return nil, wording.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writerLoader[K, V]{l})
 	l.rows = rows.New(c.shared(), settings)
 	if err := c.add(name, registered{&l.rows.Core, reflect.TypeOf(l), l.options.RedisDown}); err != nil {
 		l.rows.Close()
-		return nil, errtext.Errorf("cacheaside: loader %q: %w", name, err)
+		return nil, wording.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	return l, nil
 }

@@ -9,10 +9,10 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/rows"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 const (
@@ -55,12 +55,12 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.Observer is a nil %T", o.Observer)
 	}
 	return cmp.Or(
-		check.Range("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
-		check.Range("Options.ReadTimeout", o.ReadTimeout, time.Millisecond, o.RedisTimeout),
-		check.Range("Options.QueueTimeout", o.QueueTimeout, time.Millisecond, time.Hour),
-		check.Range("Options.ReplicaLag", o.ReplicaLag, 0, time.Minute),
-		check.Range("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute),
-		check.Range("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
+		wording.Range("Options.RedisTimeout", o.RedisTimeout, time.Millisecond, time.Hour),
+		wording.Range("Options.ReadTimeout", o.ReadTimeout, time.Millisecond, o.RedisTimeout),
+		wording.Range("Options.QueueTimeout", o.QueueTimeout, time.Millisecond, time.Hour),
+		wording.Range("Options.ReplicaLag", o.ReplicaLag, 0, time.Minute),
+		wording.Range("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute),
+		wording.Range("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
 }
 
 func (l *LoaderOptions) withDefaults() LoaderOptions {
@@ -127,15 +127,15 @@ func (l LoaderOptions) check() error {
 		staleFor = MaxTTL
 	}
 	return cmp.Or(
-		check.Range("LoaderOptions.TTL", l.TTL, MinTTL, MaxTTL),
-		check.Range("LoaderOptions.AuditEvery", auditEvery, MinTTL, MaxTTL),
-		check.Range("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
-		check.Range("LoaderOptions.SoftTimeout", l.SoftTimeout, 0, time.Hour),
-		check.Range("LoaderOptions.BreakFor", l.BreakFor, time.Millisecond, time.Hour),
-		check.Range("LoaderOptions.NullTTL", l.NullTTL, MinTTL, MaxTTL),
-		check.Range("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
-		check.Range("LoaderOptions.LoadTimeout", l.LoadTimeout, time.Millisecond, time.Hour),
-		check.Range("LoaderOptions.ErrorTTL", l.ErrorTTL, time.Millisecond, time.Hour))
+		wording.Range("LoaderOptions.TTL", l.TTL, MinTTL, MaxTTL),
+		wording.Range("LoaderOptions.AuditEvery", auditEvery, MinTTL, MaxTTL),
+		wording.Range("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
+		wording.Range("LoaderOptions.SoftTimeout", l.SoftTimeout, 0, time.Hour),
+		wording.Range("LoaderOptions.BreakFor", l.BreakFor, time.Millisecond, time.Hour),
+		wording.Range("LoaderOptions.NullTTL", l.NullTTL, MinTTL, MaxTTL),
+		wording.Range("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
+		wording.Range("LoaderOptions.LoadTimeout", l.LoadTimeout, time.Millisecond, time.Hour),
+		wording.Range("LoaderOptions.ErrorTTL", l.ErrorTTL, time.Millisecond, time.Hour))
 }
 
 func isNilPointer(v any) bool {

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Ready is a readiness check: it returns nil if a loader of the process would serve reads. In a
@@ -25,7 +25,7 @@ import (
 // Ready returns nil unless the cache is closed.
 func (c *Cache) Ready(ctx context.Context) error {
 	if c.isClosed() {
-		return errtext.Errorf("cacheaside: not ready: %w", ErrClosed)
+		return wording.Errorf("cacheaside: not ready: %w", ErrClosed)
 	}
 	if c.bus == nil {
 		return nil
@@ -37,7 +37,7 @@ func (c *Cache) Ready(ctx context.Context) error {
 	}
 	switch err := c.checkRedis(ctx); {
 	case err != nil && (ctx.Err() != nil || errors.Is(err, conn.ErrWrongClient) || !c.servesWhileDown(LoadWhenDown)):
-		return errtext.Errorf("cacheaside: not ready: %w", err)
+		return wording.Errorf("cacheaside: not ready: %w", err)
 	case err != nil || before:
 	default:
 		if s := c.busStats(); c.memory != nil && s.Trusted < s.Ranges {

@@ -6,10 +6,10 @@ import (
 	"iter"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/rows"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Warm fills the caches before they are used, and keeps them filled if it is called on a
@@ -67,11 +67,11 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], perSecond flo
 			}
 		}
 		if stopped != nil {
-			return errtext.Errorf("cacheaside: warm %s: %w", l.name, stopped)
+			return wording.Errorf("cacheaside: warm %s: %w", l.name, stopped)
 		}
 	}
 	if bad > 0 {
-		return errtext.Errorf("cacheaside: warm %s: %d of %d keys could not be cached, one of them: %w", l.name, bad,
+		return wording.Errorf("cacheaside: warm %s: %d of %d keys could not be cached, one of them: %w", l.name, bad,
 			all, one)
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Local is a filter in this process's memory. It takes State.Bits / 8 bytes, and twice that
@@ -45,7 +45,7 @@ func NewLocal(capacity uint64, rate float64) (*Local, error) {
 	l := &Local{capacity: capacity, rate: rate, wakeup: make(chan struct{}, 1)}
 	l.current.Store(&localState{})
 	if _, err := shapeFor(capacity, rate); err != nil {
-		return nil, errtext.Errorf("bloom: %w", err)
+		return nil, wording.Errorf("bloom: %w", err)
 	}
 	return l, nil
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Rebuild reads all keys of the source into a new filter, and replaces the present one when the
@@ -19,7 +19,7 @@ import (
 // has too few keys.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {
-		return Report{}, errtext.Errorf("bloom: %w", ErrRebuilding)
+		return Report{}, wording.Errorf("bloom: %w", ErrRebuilding)
 	}
 	defer l.rebuilding.Unlock()
 	var o RebuildOptions
@@ -31,7 +31,7 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 	if err != nil {
 		l.discard()
 		l.counts.countRejection(err)
-		return report, errtext.Errorf("bloom: the rebuild: %w", err)
+		return report, wording.Errorf("bloom: the rebuild: %w", err)
 	}
 	report.State, _ = l.State(ctx)
 	return report, nil

@@ -10,10 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // MaintainOptions are the settings of Maintain. The zero value and nil use the defaults.
@@ -54,7 +53,7 @@ func (m MaintainOptions) check() error {
 	if m.Every > 0 && m.Every < time.Second {
 		return fmt.Errorf("MaintainOptions.Every %v: at least 1s, or negative", m.Every)
 	}
-	err := check.Range("MaintainOptions.Check", m.Check, 100*time.Millisecond, 24*time.Hour)
+	err := wording.Range("MaintainOptions.Check", m.Check, 100*time.Millisecond, 24*time.Hour)
 	if r := m.Rebuild.withDefaults().check(); err == nil && r != nil {
 		err = fmt.Errorf("MaintainOptions.Rebuild: %w", r)
 	}
@@ -93,7 +92,7 @@ func maintain(
 		return errors.New("bloom: the source is nil")
 	}
 	if err := o.check(); err != nil {
-		return errtext.Errorf("bloom: %w", err)
+		return wording.Errorf("bloom: %w", err)
 	}
 	if o.Failed == nil {
 		o.Failed = logFailures(m.logger())

@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Options are the settings of a filter. The zero value and nil use the defaults.
@@ -70,8 +70,8 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.MaxReplicaBytes %d: at least 8", o.MaxReplicaBytes)
 	}
 	return cmp.Or(
-		check.Range("Options.Timeout", o.Timeout, time.Millisecond, time.Minute),
-		check.Range("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute))
+		wording.Range("Options.Timeout", o.Timeout, time.Millisecond, time.Minute),
+		wording.Range("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute))
 }
 
 // Errors to test for with errors.Is. After each of them, the filter that served before continues

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -41,7 +41,7 @@ func (r *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 		}
 		if err != nil {
 			r.counts.countRejection(err)
-			err = errtext.Errorf("bloom: filter %s: the rebuild: %w", r.name, err)
+			err = wording.Errorf("bloom: filter %s: the rebuild: %w", r.name, err)
 		}
 		return report, err
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -62,7 +62,7 @@ const timeoutFactor = 4
 func NewRedis(rdb redis.UniversalClient, name string, capacity uint64, rate float64, options *Options) (*Redis, error) {
 	r := &Redis{options: options.withDefaults(), name: name, capacity: capacity, rate: rate, rdb: rdb}
 	if err := r.setUp(); err != nil {
-		return nil, errtext.Errorf("bloom: filter %q: %w", name, err)
+		return nil, wording.Errorf("bloom: filter %q: %w", name, err)
 	}
 	return r, nil
 }
@@ -319,7 +319,7 @@ func (r *Redis) wrapError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return errtext.Errorf("bloom: filter %s: %w", r.name, err)
+	return wording.Errorf("bloom: filter %s: %w", r.name, err)
 }
 
 // newLocker creates the Locker that lets one process rebuild at a time. The lock only saves work:

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Replica is a copy of a Redis filter in this process's memory. A lookup takes nanoseconds and no
@@ -58,7 +58,7 @@ func NewReplica(filter *Redis) (*Replica, error) {
 	filter.mu.Lock()
 	defer filter.mu.Unlock()
 	if filter.closed {
-		return nil, errtext.Errorf("bloom: filter %s: %w", filter.name, errClosed)
+		return nil, wording.Errorf("bloom: filter %s: %w", filter.name, errClosed)
 	}
 	r := &Replica{Redis: filter, start: time.Now(), wakeup: make(chan struct{}, 1)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())

@@ -12,9 +12,8 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
-	"github.com/cacheaside/cacheaside/internal/sqlname"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Keys returns a Source of these keys, for a set that does not change.
@@ -86,7 +85,7 @@ func Table[K Column](db Queryer, table, column string) Source {
 	return func(ctx context.Context, after string) iter.Seq2[string, error] {
 		return func(yield func(string, error) bool) {
 			if err := t.read(ctx, after, yield); err != nil {
-				yield("", errtext.Errorf("bloom: Table: %w", err))
+				yield("", wording.Errorf("bloom: Table: %w", err))
 			}
 		}
 	}
@@ -109,16 +108,16 @@ func (t *tableSource) prepare(table, column string) error {
 	switch {
 	case t.db == nil, reflect.ValueOf(t.db).Kind() == reflect.Pointer && reflect.ValueOf(t.db).IsNil():
 		return errors.New("the database is nil")
-	case !sqlname.IsTable(table):
+	case !sqldb.IsTable(table):
 		return fmt.Errorf("table %q: an identifier of 1 to 64 letters, digits and '_', or two with a '.' between "+
 			"them", table)
-	case !sqlname.IsIdentifier(column):
+	case !sqldb.IsIdentifier(column):
 		return fmt.Errorf("column %q: an identifier of 1 to 64 letters, digits and '_'", column)
 	}
 	t.table = table + "." + column
-	quote, parameter := sqlname.Quote, "?"
-	if kindOf(t.db) == sqldriver.Postgres {
-		quote, parameter = sqlname.QuoteStandard, "$1"
+	quote, parameter := sqldb.Quote, "?"
+	if kindOf(t.db) == sqldb.Postgres {
+		quote, parameter = sqldb.QuoteStandard, "$1"
 		t.hidesRows = "SELECT row_security_active('" + quote(table) + "')"
 	}
 	column, table = quote(column), quote(table)
@@ -131,17 +130,17 @@ func (t *tableSource) prepare(table, column string) error {
 }
 
 // kindOf returns the kind of a database, if its type shows it.
-func kindOf(db Queryer) sqldriver.Kind {
+func kindOf(db Queryer) sqldb.Kind {
 	switch db := db.(type) {
 	case interface {
 		Driver() driver.Driver
 		DriverName() string
 	}:
-		return sqldriver.Of(db)
+		return sqldb.KindOf(db)
 	case interface{ Driver() driver.Driver }:
-		return sqldriver.OfDriver(db.Driver())
+		return sqldb.KindOfDriver(db.Driver())
 	case interface{ DriverName() string }: // an *sqlx.Tx
-		return sqldriver.OfName(db.DriverName())
+		return sqldb.KindOfName(db.DriverName())
 	}
 	return ""
 }
@@ -207,9 +206,9 @@ func (t *tableSource) report(ctx context.Context) error {
 func (t *tableSource) database(ctx context.Context) (name string, err error) {
 	statement := "SELECT DATABASE()"
 	switch kindOf(t.db) {
-	case sqldriver.Postgres:
+	case sqldb.Postgres:
 		statement = "SELECT current_database()"
-	case sqldriver.MySQL:
+	case sqldb.MySQL:
 	default:
 		return "", nil
 	}

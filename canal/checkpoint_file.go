@@ -15,7 +15,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // A FileCheckpoint is a Checkpoint in its own file. It is safe for concurrent use.
@@ -73,12 +73,12 @@ func (f *FileCheckpoint) read() (p event.Position, token int64, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Dir(f.path)); err != nil {
 			// for example, the disk is not mounted: its content is unknown
-			return "", 0, errtext.Errorf("canal: the directory of the checkpoint: %w", err)
+			return "", 0, wording.Errorf("canal: the directory of the checkpoint: %w", err)
 		}
 		return "", 0, nil
 	}
 	if err != nil {
-		return "", 0, errtext.Errorf("canal: checkpoint: %w", err)
+		return "", 0, wording.Errorf("canal: checkpoint: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // opened for reading
 	b, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
@@ -89,7 +89,7 @@ func (f *FileCheckpoint) read() (p event.Position, token int64, err error) {
 		p, token, err = decodeFile(b)
 	}
 	if err != nil {
-		return "", 0, errtext.Errorf("canal: checkpoint %s: %w", f.path, err)
+		return "", 0, wording.Errorf("canal: checkpoint %s: %w", f.path, err)
 	}
 	return p, token, nil
 }
@@ -109,10 +109,10 @@ func (f *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) 
 		return err
 	}
 	if before > token {
-		return errtext.Errorf("canal: checkpoint %s: %w", f.path, ErrSuperseded)
+		return wording.Errorf("canal: checkpoint %s: %w", f.path, ErrSuperseded)
 	}
 	if err := replace(f.path, encodeFile(p, token)); err != nil {
-		return errtext.Errorf("canal: checkpoint: %w", err)
+		return wording.Errorf("canal: checkpoint: %w", err)
 	}
 	return nil
 }

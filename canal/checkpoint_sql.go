@@ -13,8 +13,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
-	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // SQLCheckpointOptions are the settings of an SQLCheckpoint. A nil pointer and the zero value
@@ -83,7 +83,7 @@ func (s *SQLCheckpoint) Schema() string {
 
 // CreateTable executes Schema. It is meant for tests and first steps.
 func (s *SQLCheckpoint) CreateTable(ctx context.Context) error {
-	return s.wrap(sqldriver.CreateTable(ctx, s.table.DB, s.Schema()))
+	return s.wrap(sqldb.CreateTable(ctx, s.table.DB, s.Schema()))
 }
 
 // Load returns "" if there is no row.
@@ -165,7 +165,7 @@ func (s *SQLCheckpoint) wrap(err error) error {
 		return nil
 	}
 	if storage.NoTable(err) {
-		return errtext.Errorf("canal: checkpoint %s: the table is missing: %s: %w", s.name, s.Schema(), err)
+		return wording.Errorf("canal: checkpoint %s: the table is missing: %s: %w", s.name, s.Schema(), err)
 	}
-	return errtext.Errorf("canal: checkpoint %s in %s: %w", s.name, s.table.Name, err)
+	return wording.Errorf("canal: checkpoint %s in %s: %w", s.name, s.table.Name, err)
 }

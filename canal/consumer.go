@@ -11,7 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -53,7 +53,7 @@ func NewConsumer(
 	}
 	o := options.withDefaults()
 	if err := cmp.Or(o.check(), checkBindings(bindings, o)); err != nil {
-		return nil, errtext.Errorf("canal: %w", err)
+		return nil, wording.Errorf("canal: %w", err)
 	}
 	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, options: o, of: map[event.Table][]*Binding{},
 		need: map[event.Table][]string{}}
@@ -62,7 +62,7 @@ func NewConsumer(
 		if b.outbox == nil {
 			c.bindings = append(c.bindings, b)
 		} else if err := c.bindOutbox(b.outbox); err != nil {
-			return nil, errtext.Errorf("canal: %w", err)
+			return nil, wording.Errorf("canal: %w", err)
 		}
 	}
 	all := newWork(0)
@@ -140,7 +140,7 @@ func (c *Consumer) Health(within time.Duration) error {
 		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.WaitingFor,
 			s.Busy.Round(time.Millisecond))
 	case what != "":
-		return errtext.Errorf("canal: %s: %w", what, failure.Err)
+		return wording.Errorf("canal: %s: %w", what, failure.Err)
 	case !s.Active:
 		return nil
 	case s.Lag > within:

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/retry"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -32,7 +32,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	defer c.run.Unlock()
 	if err := c.checkOutbox(); err != nil {
-		return errtext.Errorf("canal: %w", err)
+		return wording.Errorf("canal: %w", err)
 	}
 	c.update(func(*Stats) { c.running = true })
 	defer c.update(func(*Stats) { c.running = false })
@@ -43,7 +43,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 		case errors.Is(err, ErrSetup), errors.Is(err, ErrSourceClosed), errors.Is(err, ErrPositionLost),
 			c.isClosed(err), errors.Is(err, lock.ErrClosed):
-			return errtext.Errorf("canal: %w", err)
+			return wording.Errorf("canal: %w", err)
 		}
 	}
 	return nil

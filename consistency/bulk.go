@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/retry"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // bulkBatch is the maximum number of keys sent to Redis in one trip.
@@ -94,11 +94,11 @@ func (b *bulk) report(key cacheaside.Key, err error) {
 func (b *bulk) err() error {
 	switch {
 	case b.stopped != nil:
-		return errtext.Errorf("consistency: InvalidateMany: %w", b.stopped)
+		return wording.Errorf("consistency: InvalidateMany: %w", b.stopped)
 	case b.failed == 0:
 		return nil
 	}
-	return errtext.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.failed,
+	return wording.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.failed,
 		b.reported, cmp.Or(b.otherErr, b.queuedErr))
 }
 
@@ -150,7 +150,7 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs keyErrors, stopped error
 	_ = b.reportQueued(b.ctx, failedKeys, failed.err()) // the errors of the keys say so
 	errs = make(keyErrors, len(failed))
 	for k, err := range failed {
-		errs[k] = errtext.Errorf("consistency: %w: %w", ErrQueued, err)
+		errs[k] = wording.Errorf("consistency: %w: %w", ErrQueued, err)
 	}
 	return errs, nil
 }

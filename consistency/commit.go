@@ -10,8 +10,8 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // commit sends the COMMIT and executes the steps after it. The rows may have changed from here
@@ -27,7 +27,7 @@ func (u *update) commit(ctx context.Context) error {
 	case err == nil:
 	case commitRefused(err):
 		u.rolledBack.Add(1)
-		return u.afterRollback(ctx, errtext.Errorf("consistency: commit: rolled back: %w", err))
+		return u.afterRollback(ctx, wording.Errorf("consistency: commit: rolled back: %w", err))
 	default:
 		return u.outcomeUnknown(ctx, err)
 	}
@@ -48,7 +48,7 @@ func (u *update) commit(ctx context.Context) error {
 // serialization failure, a deadlock, a deferred constraint, or a statement before it that failed.
 // The driver reports the last without a code (pgx.ErrTxCommitRollback).
 func commitRefused(err error) bool {
-	switch state := sqldriver.SQLState(err); {
+	switch state := sqldb.SQLState(err); {
 	case state == postgresSerialization, state == postgresDeadlock, strings.HasPrefix(state, postgresIntegrity):
 		return true
 	}
@@ -110,7 +110,7 @@ func (c *core) reportQueued(ctx context.Context, keys []cacheaside.Key, cause er
 		c.options.OnQueued(ctx, keys, cause)
 	}
 	if c.queueInMemory() {
-		return errtext.Errorf("consistency: %w: %w", ErrQueued, cause)
+		return wording.Errorf("consistency: %w: %w", ErrQueued, cause)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (u *update) outcomeUnknown(ctx context.Context, cause error) error {
 	if u.hold != nil {
 		u.hold.Abandon() // the rows may still change, so the hold stays until it expires
 	}
-	err := errtext.Errorf("consistency: %w: %w", ErrUnknown, cause)
+	err := wording.Errorf("consistency: %w: %w", ErrUnknown, cause)
 	failed := u.invalidateChanged(ctx)
 	if u.rows != nil { // if the transaction is committed, a Relay finds the rows
 		return err
@@ -170,7 +170,7 @@ func (c *core) put(ctx context.Context, items []Item) error {
 	defer cancel()
 	if err := c.options.Queue.Put(ctx, items...); err != nil {
 		c.notQueued.Add(int64(len(items)))
-		return errtext.Errorf("consistency: %w: %w", ErrNotQueued, err)
+		return wording.Errorf("consistency: %w: %w", ErrNotQueued, err)
 	}
 	point("queued")
 	return nil
@@ -253,7 +253,7 @@ func (u *update) rollBack(ctx context.Context, cause error) error {
 	case errors.Is(err, sql.ErrTxDone): // write has ended the transaction
 		return u.outcomeUnknown(ctx, errors.Join(cause, err))
 	case err != nil:
-		cause = errors.Join(cause, errtext.Errorf("consistency: roll back: %w", err))
+		cause = errors.Join(cause, wording.Errorf("consistency: roll back: %w", err))
 		fallthrough
 	default:
 		u.rolledBack.Add(1)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // A MemoryQueue is a Queue in the memory of this process. Its items are lost when the process
@@ -77,7 +77,7 @@ func (m *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 	}
 	for _, item := range items {
 		if err := item.Key.Check(); err != nil {
-			return errtext.Errorf("consistency: put: %w", err)
+			return wording.Errorf("consistency: put: %w", err)
 		}
 	}
 	defer m.lock()()

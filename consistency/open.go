@@ -8,7 +8,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 )
 
 // The function of an Update may execute COMMIT, ROLLBACK or PREPARE TRANSACTION as a statement. The
@@ -39,13 +39,13 @@ var errEnded = errors.New("the function has ended the transaction: it must not e
 // checkOpen returns errEnded if the transaction is no longer open.
 func (u *update) checkOpen(ctx context.Context) error {
 	switch u.kind {
-	case sqldriver.Postgres:
+	case sqldb.Postgres:
 		if u.writesOutbox() {
 			return nil // see openTx
 		}
 		_, err := u.tx.ExecContext(ctx, postgresOpen)
 		return ended(err)
-	case sqldriver.MySQL:
+	case sqldb.MySQL:
 		_, err := u.tx.ExecContext(ctx, mysqlOpen)
 		if refused, ok := errors.AsType[*mysql.MySQLError](err); ok && refused.Number == mysqlInTransaction {
 			return nil
@@ -61,7 +61,7 @@ func (u *update) checkOpen(ctx context.Context) error {
 // ended returns errEnded if err says that there is no transaction in PostgreSQL, and nil if the
 // transaction has failed, which COMMIT reports.
 func ended(err error) error {
-	switch sqldriver.SQLState(err) {
+	switch sqldb.SQLState(err) {
 	case postgresNoTransaction:
 		return errEnded
 	case postgresAborted:

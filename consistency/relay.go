@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -70,7 +70,7 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 	}
 	if r.hooks != nil {
 		if err := r.hooks.Bind(writeside.Of(cache).Prefix(), nil); err != nil {
-			return nil, errtext.Errorf("consistency: NewRelay: %w", err)
+			return nil, wording.Errorf("consistency: NewRelay: %w", err)
 		}
 	}
 	return r, nil
@@ -82,7 +82,7 @@ func newRelay(cache cacheAPI, queue Queue, options *RelayOptions) (*Relay, error
 	}
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
-		return nil, errtext.Errorf("consistency: NewRelay: %w", err)
+		return nil, wording.Errorf("consistency: NewRelay: %w", err)
 	}
 	r := &Relay{cache: cache, queue: queue, options: o}
 	r.hooks, _ = queue.(QueueHooks)

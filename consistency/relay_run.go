@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Run handles items until ctx ends; then it returns nil. Before it returns, it puts back claimed
@@ -38,7 +38,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	r.count(func(c *counted) { c.Ended = true })
 	run.notify("cacheaside: a Relay has ended because its cache was closed", 1, cacheaside.ErrClosed)
-	return errtext.Errorf("consistency: the Relay: %w", cacheaside.ErrClosed)
+	return wording.Errorf("consistency: the Relay: %w", cacheaside.ErrClosed)
 }
 
 func newRelayRun(r *Relay) *relayRun {

@@ -14,7 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -22,21 +22,21 @@ import (
 // PostgreSQL refuses all further statements, and DDL commits nothing there.
 var committers = []struct {
 	name   string
-	kind   sqldriver.Kind
+	kind   sqldb.Kind
 	commit func(x *world, ctx context.Context, tx *sqlx.Tx) error
 }{
-	{"a deadlock, and the statement tried again", sqldriver.MySQL, afterDeadlock},
-	{"DDL", sqldriver.MySQL, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
+	{"a deadlock, and the statement tried again", sqldb.MySQL, afterDeadlock},
+	{"DDL", sqldb.MySQL, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS ddl (id INT)")
 		return errors.Join(set(1, "new")(ctx, tx), err, ddl(ctx, tx))
 	}},
-	{"a conflict that rolls back, and the statement tried again", sqldriver.SQLite, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
+	{"a conflict that rolls back, and the statement tried again", sqldb.SQLite, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO item VALUES (2, 'twice')"); err == nil {
 			return errors.New("inserted twice")
 		}
 		return set(1, "new")(ctx, tx)
 	}},
-	{"a COMMIT among the statements", sqldriver.Postgres, commitByStatement},
+	{"a COMMIT among the statements", sqldb.Postgres, commitByStatement},
 }
 
 // commitByStatement commits what was written before it, against the rules of Update.
@@ -74,8 +74,8 @@ func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 // eachCommitter runs a test for each kind of database, and each way in which part of a rolled back
 // transaction stays.
 func eachCommitter(t *testing.T, s setup, test func(x *world, commit func(ctx context.Context, tx *sqlx.Tx) error)) {
-	for e, kind := range map[testenv.Engine]sqldriver.Kind{
-		"": sqldriver.SQLite, testenv.MariaDB: sqldriver.MySQL, testenv.MySQL: sqldriver.MySQL, testenv.PostgreSQL: sqldriver.Postgres,
+	for e, kind := range map[testenv.Engine]sqldb.Kind{
+		"": sqldb.SQLite, testenv.MariaDB: sqldb.MySQL, testenv.MySQL: sqldb.MySQL, testenv.PostgreSQL: sqldb.Postgres,
 	} {
 		if e == testenv.MySQL && !testenv.Accepting {
 			continue // MariaDB fails for the same faults

@@ -9,8 +9,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -100,7 +100,7 @@ func (u *update) run(
 	}
 	point("held")
 	if err := u.begin(ctx); err != nil {
-		return errtext.Errorf("consistency: begin: %w", err)
+		return wording.Errorf("consistency: begin: %w", err)
 	}
 	point("begun")
 	u.writeCalled = true
@@ -206,12 +206,12 @@ func (u *update) writeOutbox(ctx context.Context) error {
 	}
 	rows := u.outboxItems(u.level, u.keys, u.level == Async)
 	var err error
-	if u.kind == sqldriver.Postgres {
+	if u.kind == sqldb.Postgres {
 		tx := &openTx{Tx: u.tx}
 		if err = u.outbox.PutIn(ctx, tx, rows...); err == nil && !tx.checked {
 			err = tx.check(ctx)
 		}
-		if sqldriver.SQLState(err) == postgresNoTransaction {
+		if sqldb.SQLState(err) == postgresNoTransaction {
 			err = errEnded
 		}
 	} else {
@@ -235,7 +235,7 @@ func (u *update) writeOutbox(ctx context.Context) error {
 // them earlier, also call Cache.InvalidateKeys after the commit.
 func (w *Writer) Enqueue(ctx context.Context, tx sqlx.ExecerContext, keys ...cacheaside.Key) error {
 	if w.outbox == nil {
-		return errtext.Errorf("consistency: Enqueue: %w", errNoOutbox)
+		return wording.Errorf("consistency: Enqueue: %w", errNoOutbox)
 	}
 	if tx == nil {
 		return errors.New("consistency: Enqueue: the transaction is nil")

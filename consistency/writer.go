@@ -11,8 +11,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
-	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -46,7 +46,7 @@ type Writer struct {
 // core is the state that the Writers of all levels share.
 type core struct {
 	db                 *sqlx.DB
-	kind               sqldriver.Kind // of db; "" if unknown
+	kind               sqldb.Kind // of db; "" if unknown
 	cache              *cacheaside.Cache
 	internals          writeSide
 	options            Options
@@ -76,7 +76,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	o := options.withDefaults()
 	switch err := o.check(); {
 	case err != nil:
-		return nil, errtext.Errorf("consistency: %w", err)
+		return nil, wording.Errorf("consistency: %w", err)
 	case db == nil || db.DB == nil:
 		return nil, errors.New("consistency: the database is nil")
 	case cache == nil:
@@ -86,14 +86,14 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	hooks, _ := o.Queue.(QueueHooks)
 	if hooks != nil {
 		if err := hooks.Bind(internals.Prefix(), db); err != nil {
-			return nil, errtext.Errorf("consistency: NewWriter: Options.Queue: %w", err)
+			return nil, wording.Errorf("consistency: NewWriter: Options.Queue: %w", err)
 		}
 	}
 	if o.Level == Strict && !internals.Strict() {
-		return nil, errtext.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
+		return nil, wording.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
 	}
 	c := &core{
-		db: db, kind: sqldriver.Of(db), cache: cache, internals: internals, options: o,
+		db: db, kind: sqldb.KindOf(db), cache: cache, internals: internals, options: o,
 		outbox: o.outbox(), hooks: hooks,
 		grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {},
 	}
@@ -128,11 +128,11 @@ func (w *Writer) At(level Level) *Writer {
 // queue or the cache does not permit the level.
 func (w *Writer) effectiveLevel() (Level, error) {
 	if err := w.options.checkLevel(w.level); err != nil {
-		return 0, errtext.Errorf("consistency: %w", err)
+		return 0, wording.Errorf("consistency: %w", err)
 	}
 	switch {
 	case w.level == Strict && !w.internals.Strict():
-		return 0, errtext.Errorf("consistency: %w", errNotStrict)
+		return 0, wording.Errorf("consistency: %w", errNotStrict)
 	case w.level != DefaultLevel:
 		return w.level, nil
 	case w.outbox != nil:

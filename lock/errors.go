@@ -6,7 +6,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -52,7 +52,7 @@ const (
 )
 
 func (e *Error) Error() string {
-	return errtext.Once(fmt.Sprintf("lock: %s #%016x: %v", e.Op, e.Hash, e.Err))
+	return wording.Once(fmt.Sprintf("lock: %s #%016x: %v", e.Op, e.Hash, e.Err))
 }
 
 func (e *Error) Unwrap() error { return e.Err }

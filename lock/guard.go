@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/sqlname"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Guard protects the rows of a table of MySQL, MariaDB, PostgreSQL or SQLite from writes by
@@ -56,13 +56,13 @@ type Guard struct {
 func (g Guard) Check(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	g.Key, g.Fence = cmp.Or(g.Key, "id"), cmp.Or(g.Fence, "fence")
 	if err := g.check(tx); err != nil {
-		return errtext.Errorf("lock: %w", err)
+		return wording.Errorf("lock: %w", err)
 	}
 	if err := checkToken(token); err != nil {
 		return err
 	}
 	if err := g.record(ctx, tx, key, token); err != nil {
-		return errtext.Errorf("lock: Guard: %w", err)
+		return wording.Errorf("lock: Guard: %w", err)
 	}
 	return nil
 }
@@ -71,13 +71,13 @@ func (g Guard) check(tx *sql.Tx) error {
 	if tx == nil {
 		return errors.New("the transaction is nil")
 	}
-	if !sqlname.IsTable(g.Table) {
+	if !sqldb.IsTable(g.Table) {
 		return badIdentifier("Guard.Table", g.Table)
 	}
-	if !sqlname.IsIdentifier(g.Key) {
+	if !sqldb.IsIdentifier(g.Key) {
 		return badIdentifier("Guard.Key", g.Key)
 	}
-	if !sqlname.IsIdentifier(g.Fence) || strings.EqualFold(g.Fence, g.Key) {
+	if !sqldb.IsIdentifier(g.Fence) || strings.EqualFold(g.Fence, g.Key) {
 		return badIdentifier("Guard.Fence", g.Fence)
 	}
 	return nil
@@ -126,7 +126,7 @@ func (g Guard) record(ctx context.Context, tx *sql.Tx, key any, token int64) err
 func (g Guard) update(ctx context.Context, tx *sql.Tx, key any, token int64) (changed bool, err error) {
 	statement := "UPDATE " + either(
 		g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ? AND COALESCE(`"+g.Fence+"`, 0) <= ?",
-		sqlname.QuoteStandard(g.Table)+` SET "`+g.Fence+`" = $1 WHERE "`+g.Key+
+		sqldb.QuoteStandard(g.Table)+` SET "`+g.Fence+`" = $1 WHERE "`+g.Key+
 			`" = $2 AND COALESCE("`+g.Fence+`", 0) <= $3`)
 	args := []any{token, key, token}
 	result, err := tx.ExecContext(ctx, statement, args...)
@@ -147,12 +147,12 @@ func (g Guard) update(ctx context.Context, tx *sql.Tx, key any, token int64) (ch
 func (g Guard) lockRow(ctx context.Context, tx *sql.Tx, key any) (token int64, err error) {
 	statement := "SELECT " + either(
 		"COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1 /*! FOR UPDATE */",
-		`COALESCE("`+g.Fence+`", 0) FROM `+sqlname.QuoteStandard(g.Table)+` WHERE "`+g.Key+`" = $1 LIMIT 1 FOR UPDATE`)
+		`COALESCE("`+g.Fence+`", 0) FROM `+sqldb.QuoteStandard(g.Table)+` WHERE "`+g.Key+`" = $1 LIMIT 1 FOR UPDATE`)
 	err = tx.QueryRowContext(ctx, statement, key).Scan(&token)
 	return token, err
 }
 
-func (g Guard) table() string { return sqlname.Quote(g.Table) }
+func (g Guard) table() string { return sqldb.Quote(g.Table) }
 
 // either returns a statement that PostgreSQL reads as the second text, and other databases as the
 // first. It is needed because a transaction does not show which database it belongs to. In

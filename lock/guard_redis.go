@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/redislock"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // SetFenced sets a key of Redis to value. If a newer holder of the lock has used the key, it
@@ -44,7 +44,7 @@ func SetFenced[V ~string | ~[]byte](
 	// string(value) is a copy: the command may still be in use after ctx has ended.
 	_, err := fenced(ctx, rdb, setFencedScript, key, token, string(value), ttl.Milliseconds())
 	if err != nil {
-		return errtext.Errorf("lock: SetFenced: %w", err)
+		return wording.Errorf("lock: SetFenced: %w", err)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func GetFenced(ctx context.Context, rdb redis.UniversalClient, key string, token
 		value, err = fenced(ctx, rdb, getFencedScript, key, token)
 	}
 	if err != nil {
-		return "", errtext.Errorf("lock: GetFenced: %w", err)
+		return "", wording.Errorf("lock: GetFenced: %w", err)
 	}
 	return value, nil
 }

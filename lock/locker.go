@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/noanswer"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -39,7 +39,7 @@ func New(d driver.Driver, options *Options) (*Locker, error) {
 	}
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
-		return nil, errtext.Errorf("lock: %w", err)
+		return nil, wording.Errorf("lock: %w", err)
 	}
 	l := &Locker{driver: d, options: o, names: make(map[string]*queue)}
 	l.closing, l.close = context.WithCancelCause(context.Background())

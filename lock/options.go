@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/redislock"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Options holds the settings of a Locker. A nil pointer and the zero value mean the
@@ -114,8 +114,8 @@ func (o Options) check() error {
 			o.Prefix, maxPrefix)
 	}
 	return cmp.Or(
-		check.Range("Options.TTL", o.TTL, minTTL, maxTTL),
-		check.Range("Options.Timeout", o.Timeout, time.Millisecond, time.Minute))
+		wording.Range("Options.TTL", o.TTL, minTTL, maxTTL),
+		wording.Range("Options.Timeout", o.Timeout, time.Millisecond, time.Minute))
 }
 
 func (a *AcquireOptions) withDefaults(l *Options) AcquireOptions {
@@ -129,8 +129,8 @@ func (a *AcquireOptions) withDefaults(l *Options) AcquireOptions {
 
 func (a AcquireOptions) check() error {
 	err := cmp.Or(
-		check.Range("AcquireOptions.TTL", a.TTL, minTTL, maxTTL),
-		check.Range("AcquireOptions.Wait", a.Wait, 0, 100*365*24*time.Hour))
+		wording.Range("AcquireOptions.TTL", a.TTL, minTTL, maxTTL),
+		wording.Range("AcquireOptions.Wait", a.Wait, 0, 100*365*24*time.Hour))
 	if err == nil && a.MaxHold != 0 && a.MaxHold < a.TTL {
 		err = fmt.Errorf("AcquireOptions.MaxHold %v: must be at least the TTL, %v", a.MaxHold, a.TTL)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/redislock"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -60,7 +60,7 @@ func newRedisDriver(rdb redis.UniversalClient, options *Options) (*redisDriver, 
 	}
 	c, err := conn.New(rdb, o.Timeout)
 	if err != nil {
-		return nil, errtext.Errorf("lock: %w", err)
+		return nil, wording.Errorf("lock: %w", err)
 	}
 	return &redisDriver{conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c)}, nil
 }

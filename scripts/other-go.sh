@@ -18,6 +18,6 @@ fi
 export GOWORK=off
 go vet ./internal/codec/... ./msgpack
 go test -vet=off -count=1 ./internal/codec/... ./msgpack ./internal/keys ./internal/memory \
-	./internal/plainjson ./internal/errtext ./internal/errtree ./canal/envelope ./canal/parking
+	./internal/wording ./internal/errtree ./canal/envelope ./canal/parking
 # The matrix of servers, and what waits long, are the same with each release.
 go test -vet=off -count=1 -skip '/^(redis|cluster|sentinel|serverless)$|^TestHistory|Attack|Storm|Killed|Hung|Weight|^TestCostOf' . ./internal/test/promises

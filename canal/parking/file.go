@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // A File is a Parking that appends to a file: one line of JSON for each Parked, in the format of
@@ -25,13 +25,13 @@ func NewFile(path string) *File { return &File{path: path} }
 func (f *File) Park(_ context.Context, p Parked) error {
 	line, err := p.MarshalJSON()
 	if err != nil {
-		return errtext.Errorf("canal: parking: %w", err)
+		return wording.Errorf("canal: parking: %w", err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	file, err := f.append()
 	if err != nil {
-		return errtext.Errorf("canal: parking: %w", err)
+		return wording.Errorf("canal: parking: %w", err)
 	}
 	if !endsWithNewline(file) { // a line that was cut off by a crash must not corrupt this one
 		line = append([]byte("\n"), line...)
@@ -44,7 +44,7 @@ func (f *File) Park(_ context.Context, p Parked) error {
 		err = closed
 	}
 	if err != nil {
-		return errtext.Errorf("canal: parking: %w", err)
+		return wording.Errorf("canal: parking: %w", err)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (f *File) Check(context.Context) error {
 		err = file.Close()
 	}
 	if err != nil {
-		return errtext.Errorf("canal: parking: %w", err)
+		return wording.Errorf("canal: parking: %w", err)
 	}
 	return nil
 }

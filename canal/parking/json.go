@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // MaxSize is the maximum length in bytes of the JSON of a Parked. Longer JSON is cut, because a
@@ -157,7 +157,7 @@ func readText(raw json.RawMessage) (text string, cut, ok bool) {
 // kept. Errors contain nothing of the content.
 func (p *Parked) UnmarshalJSON(b []byte) error {
 	if err := p.decode(b); err != nil {
-		return errtext.Errorf("canal: parked: %w", err)
+		return wording.Errorf("canal: parked: %w", err)
 	}
 	return nil
 }

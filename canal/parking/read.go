@@ -10,7 +10,7 @@ import (
 	"iter"
 	"os"
 
-	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // maxLine is the maximum length in bytes of a line of a File that can be read.
@@ -30,7 +30,7 @@ func Read(r io.Reader) iter.Seq2[Parked, error] {
 		for n := 1; ; n++ {
 			line, ended, err := readLine(b)
 			if !ended && err != nil && !errors.Is(err, io.EOF) {
-				yield(Parked{}, errtext.Errorf("canal: parked: line %d: %w", n, err))
+				yield(Parked{}, wording.Errorf("canal: parked: line %d: %w", n, err))
 				return
 			}
 			last := errors.Is(err, io.EOF)
@@ -50,7 +50,7 @@ func readParked(line []byte, n int, last bool) (p Parked, err error) {
 	case last:
 		err = fmt.Errorf("%w: %w", errCutOff, err)
 	}
-	return Parked{}, errtext.Errorf("canal: parked: line %d: %w", n, err)
+	return Parked{}, wording.Errorf("canal: parked: line %d: %w", n, err)
 }
 
 // readLine reads to the end of a line, and keeps at most maxLine+1 bytes of it. ended reports
@@ -75,7 +75,7 @@ func (f *File) Read() iter.Seq2[Parked, error] {
 		file, size, err := f.open()
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				yield(Parked{}, errtext.Errorf("canal: parking: %w", err))
+				yield(Parked{}, wording.Errorf("canal: parking: %w", err))
 			}
 			return
 		}

@@ -11,9 +11,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
-	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/plainjson"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // TableOptions are the settings of a Table. A nil pointer and the zero value select the defaults.
@@ -82,7 +81,7 @@ func (t *Table) Schema() string {
 
 // CreateTable executes Schema. It is meant for tests and first steps.
 func (t *Table) CreateTable(ctx context.Context) error {
-	return t.wrap(sqldriver.CreateTable(ctx, t.table.DB, t.Schema()))
+	return t.wrap(sqldb.CreateTable(ctx, t.table.DB, t.Schema()))
 }
 
 // Check returns an error if nothing can be parked, because the table does not exist or cannot be
@@ -104,7 +103,7 @@ func (t *Table) Park(ctx context.Context, q Parked) error {
 	if err != nil {
 		return t.wrap(err)
 	}
-	text := plainjson.Escape(b, isASCII) // ASCII fits the character set of any table and connection
+	text := wording.EscapeJSON(b, isASCII) // ASCII fits the character set of any table and connection
 	id := q.Time.UnixMicro()
 	for range 100 { // more than can be parked in one microsecond
 		if _, err = t.table.Exec(ctx, "INSERT INTO TABLE (id, parked) VALUES (?, ?)", id, text); err == nil {
@@ -180,5 +179,5 @@ func (t *Table) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
-	return errtext.Errorf("canal: parking in %s: %w", t.table.Name, err)
+	return wording.Errorf("canal: parking in %s: %w", t.table.Name, err)
 }

@@ -12,9 +12,9 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/logitem"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -95,7 +95,7 @@ func NewOutbox(ctx context.Context, db *sqlx.DB, cache *cacheaside.Cache, option
 	case !slotName.MatchString(o.Slot):
 		return nil, fmt.Errorf("pglogical: OutboxOptions.Slot %q: 1 to 63 lower-case letters, digits and '_'", o.Slot)
 	}
-	if kind := sqldriver.Of(db); kind != "" && kind != sqldriver.Postgres {
+	if kind := sqldb.KindOf(db); kind != "" && kind != sqldb.Postgres {
 		return nil, fmt.Errorf("pglogical: NewOutbox: db is a %s database", kind)
 	}
 	o.Namespace = cmp.Or(o.Namespace, writeside.Of(cache).Prefix())
@@ -260,5 +260,5 @@ func failed(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return errtext.Errorf("pglogical: outbox: %s: %w", op, err)
+	return wording.Errorf("pglogical: outbox: %s: %w", op, err)
 }

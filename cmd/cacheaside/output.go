@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cacheaside/cacheaside/internal/plainjson"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // show prints v as JSON, or as a table. table is called with a function that adds a row.
@@ -61,7 +61,7 @@ func (t *tool) table() *tabwriter.Writer { return tabwriter.NewWriter(t.stdout, 
 // ascii escapes all characters of JSON that could control a terminal, such as control characters
 // above ASCII and marks of direction.
 func ascii(b []byte) string {
-	return plainjson.Escape(b, func(r rune) bool { return r >= ' ' && r < 0x7F })
+	return wording.EscapeJSON(b, func(r rune) bool { return r >= ' ' && r < 0x7F })
 }
 
 // quoted returns foreign text for a table: unchanged if it is plain, otherwise quoted as in Go.

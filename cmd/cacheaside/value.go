@@ -11,7 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/plainjson"
+	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
@@ -74,7 +74,7 @@ func (s *shownValue) row(row func(cells ...any)) {
 		if json.Compact(&line, s.JSON) != nil {
 			line.Write(s.JSON)
 		}
-		row("value", plainjson.Escape(line.Bytes(), unicode.IsPrint))
+		row("value", wording.EscapeJSON(line.Bytes(), unicode.IsPrint))
 	case s.Text != nil:
 		row("value", fmt.Sprintf("%q", *s.Text))
 	default:

@@ -13,10 +13,9 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
-	"github.com/cacheaside/cacheaside/internal/sqlclock"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Options are the settings of an Outbox. nil and the zero value are good defaults.
@@ -115,7 +114,7 @@ func New(db *sqlx.DB, dialect Dialect, options *Options) (*Outbox, error) {
 		return nil, err
 	}
 	if err := dialect.fits(db); err != nil {
-		return nil, errtext.Errorf("sqloutbox: New: %w", err)
+		return nil, wording.Errorf("sqloutbox: New: %w", err)
 	}
 	if d.Listen != nil && dialect != Postgres {
 		return nil, errors.New("sqloutbox: Options.Listen: only PostgreSQL has notifications")
@@ -131,7 +130,7 @@ func New(db *sqlx.DB, dialect Dialect, options *Options) (*Outbox, error) {
 // SQLite and PostgreSQL it returns an error if another table has an index with the name of the
 // outbox' index, because the outbox has no index then.
 func (o *Outbox) CreateTable(ctx context.Context) error {
-	err := sqldriver.CreateTable(ctx, o.db, o.text.schema())
+	err := sqldb.CreateTable(ctx, o.db, o.text.schema())
 	if err == nil {
 		err = o.checkIndex(ctx)
 	}
@@ -275,7 +274,7 @@ func readDepth(ctx context.Context, on querier, text statements, from int64) (r 
 	var now sql.NullInt64
 	err = on.QueryRowContext(ctx, text.depth(), args...).Scan(&r.Items, &r.Due, &created, &r.latest, &r.first, &now)
 	if err == nil && !now.Valid {
-		err = errors.New(sqlclock.Hint)
+		err = errors.New(sqldb.NoServerTime)
 	}
 	r.now = now.Int64
 	if r.Items == 0 {
@@ -313,5 +312,5 @@ func (o *Outbox) failed(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return errtext.Errorf("sqloutbox: %s: %w", op, o.explain(err))
+	return wording.Errorf("sqloutbox: %s: %w", op, o.explain(err))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -153,7 +153,7 @@ func TestPostgresConflicts(t *testing.T) {
 	}
 	for state, refuse := range refused {
 		err := refuse()
-		if sqldriver.SQLState(err) != state {
+		if sqldb.SQLState(err) != state {
 			t.Fatalf("%s: %v", state, err)
 		}
 		calls := 0
@@ -461,7 +461,7 @@ func TestPostgresSlowReading(t *testing.T) {
 	maintain := func() error { return fresh.Maintain(o.ctx(), slog.New(slog.DiscardHandler)) }
 	isSlow := func(what string, err error) {
 		t.Helper()
-		if sqldriver.SQLState(err) != postgresCanceled {
+		if sqldb.SQLState(err) != postgresCanceled {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -8,8 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
-	"github.com/cacheaside/cacheaside/internal/sqlname"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 )
 
 // A Dialect is the kind of database of an Outbox.
@@ -30,10 +29,10 @@ const (
 
 // fits returns an error if db is known to be another kind of database.
 func (d Dialect) fits(db *sqlx.DB) error {
-	want := map[Dialect]sqldriver.Kind{
-		MySQL: sqldriver.MySQL, SQLite: sqldriver.SQLite, Postgres: sqldriver.Postgres,
+	want := map[Dialect]sqldb.Kind{
+		MySQL: sqldb.MySQL, SQLite: sqldb.SQLite, Postgres: sqldb.Postgres,
 	}[d]
-	if kind := sqldriver.Of(db); kind != "" && kind != want {
+	if kind := sqldb.KindOf(db); kind != "" && kind != want {
 		return fmt.Errorf("the dialect is that of %s, and db is a %s database", want, kind)
 	}
 	return nil
@@ -83,9 +82,9 @@ func newStatements(dialect Dialect, table string) (statements, error) {
 		return s, fmt.Errorf("sqloutbox: the outbox' Table %q: PostgreSQL cuts names of more than %d bytes, and "+
 			"its index is %s", table, maxPostgresName, s.index())
 	case dialect != Postgres:
-		s.table = sqlname.Quote(table)
+		s.table = sqldb.Quote(table)
 	default:
-		s.table = sqlname.OwnPostgres(table)
+		s.table = sqldb.OwnPostgres(table)
 	}
 	return s, nil
 }
@@ -118,10 +117,10 @@ func (s statements) ownIndexes() string {
 func (s statements) schema() string {
 	switch s.dialect {
 	case SQLite:
-		names := strings.NewReplacer(defaultTable+"_due", sqlname.Quote(s.index()), defaultTable, s.table)
+		names := strings.NewReplacer(defaultTable+"_due", sqldb.Quote(s.index()), defaultTable, s.table)
 		return names.Replace(sqliteSchema)
 	case Postgres:
-		names := strings.NewReplacer(defaultTable+"_due", sqlname.QuoteStandard(s.index()), defaultTable, s.table)
+		names := strings.NewReplacer(defaultTable+"_due", sqldb.QuoteStandard(s.index()), defaultTable, s.table)
 		return names.Replace(postgresSchema)
 	}
 	return strings.ReplaceAll(mysqlSchema, defaultTable, s.table)

@@ -14,8 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/internal/retry"
-	"github.com/cacheaside/cacheaside/internal/sqlclock"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 )
 
 // Repetitions after a conflict with another transaction.
@@ -152,7 +151,7 @@ const (
 // isConflict reports whether err is a conflict with another transaction, so that the work can be
 // repeated. SQLite drivers have no common error type, but the messages are those of SQLite.
 func isConflict(err error) bool {
-	switch sqldriver.SQLState(err) {
+	switch sqldb.SQLState(err) {
 	case postgresSerialization, postgresDeadlock, postgresLockTimeout:
 		return true
 	}
@@ -165,13 +164,13 @@ func isConflict(err error) bool {
 
 // timedOut reports whether err means that a query in PostgreSQL has taken too long.
 func timedOut(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || err != nil && sqldriver.SQLState(err) == postgresCanceled
+	return errors.Is(err, context.DeadlineExceeded) || err != nil && sqldb.SQLState(err) == postgresCanceled
 }
 
 // explain adds to an error what to do about it, and removes the parts of the statement that the
 // server quotes, which may be keys.
 func (o *Outbox) explain(err error) error {
-	switch sqldriver.SQLState(err) {
+	switch sqldb.SQLState(err) {
 	case postgresNoTable, postgresNoSchema:
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", o.text.name, err)
 	case postgresNoColumn, postgresType, postgresNoKey:
@@ -195,7 +194,7 @@ func (o *Outbox) explain(err error) error {
 		return fmt.Errorf("the table %s was created by an older release, and its primary key lacks the "+
 			"namespace: %s (see docs/migration.md): %w", o.text.name, o.text.newKey(), err)
 	case ok && mysqlErr.Number == mysqlNull:
-		return redacted(mysqlErr, sqlclock.Hint)
+		return redacted(mysqlErr, sqldb.NoServerTime)
 	case ok && mysqlErr.Number == mysqlSyntax:
 		return redacted(mysqlErr, "the server does not know this SQL (MariaDB needs 10.6, MySQL 8.0.17)")
 	case ok && mysqlErr.Number == mysqlBadText:

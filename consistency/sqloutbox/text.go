@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/sqlclock"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 )
 
 // statements builds the SQL statements for one table. They contain the caller's values only as
@@ -32,7 +32,7 @@ func (s statements) now() string {
 	case Postgres:
 		return postgresNow
 	}
-	return sqlclock.Micros()
+	return sqldb.ServerMicros()
 }
 
 // clock returns the FROM clause for a comparison with instant, which is one time for the whole
@@ -80,7 +80,7 @@ func (s statements) begin(verb string) string {
 	if s.dialect != MySQL {
 		return verb
 	}
-	return sqlclock.Begin(verb)
+	return sqldb.WithServerTime(verb)
 }
 
 // argument returns an expression for the number n, and the arguments that its query needs. In
@@ -114,7 +114,7 @@ func (s statements) insertRow(b []byte, id rowID, item *consistency.Item) []byte
 	if s.dialect != MySQL {
 		b = append(b, ", "+s.now()+", "+s.now()+" + "...)
 	} else {
-		b = append(b, ", "+sqlclock.InsertMicros()+", created + "...) // "created" is the value of this row
+		b = append(b, ", "+sqldb.InsertMicros()+", created + "...) // "created" is the value of this row
 	}
 	b = strconv.AppendInt(b, micros(item.After), 10)
 	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/badkey"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/limit"
 )
@@ -31,7 +30,7 @@ type Options struct {
 	// of database/sql do
 	NotFound func(error) bool
 
-	// reports whether an error is the fault of its key, in addition to fault.BadKey and badkey.Is;
+	// reports whether an error is the fault of its key, in addition to fault.BadKey and refusesKey;
 	// may be nil
 	BadKey func(error) bool
 
@@ -258,7 +257,7 @@ func (s *Source) isBadKey(err error) bool {
 	if err == nil || s.options.Panicked(err) || errors.Is(err, fault.LoadTimeout) {
 		return false
 	}
-	return errors.Is(err, fault.BadKey) || badkey.Is(err) || s.options.BadKey != nil && s.options.BadKey(err)
+	return errors.Is(err, fault.BadKey) || refusesKey(err) || s.options.BadKey != nil && s.options.BadKey(err)
 }
 
 // A Query calls a load function for the keys with the indexes from first to before end.

@@ -21,10 +21,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/rowlock"
-	"github.com/cacheaside/cacheaside/internal/sqlname"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
+	"github.com/cacheaside/cacheaside/lock/internal/rowlock"
 )
 
 // Options holds the settings of New. A nil pointer and the zero value mean the defaults.
@@ -74,7 +74,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 }
 
 func newDriver(db *sql.DB, o Options) driver.Driver {
-	return rowlock.New(db, table{sqlname.Quote(o.Table)}, o.Poll)
+	return rowlock.New(db, table{sqldb.Quote(o.Table)}, o.Poll)
 }
 
 // Schema returns the statement that creates the table, for migrations. A nil options means the
@@ -84,7 +84,7 @@ func Schema(options *Options) (string, error) {
 	if err := o.checkTable(); err != nil {
 		return "", err
 	}
-	return schema(sqlname.Quote(o.Table)), nil
+	return schema(sqldb.Quote(o.Table)), nil
 }
 
 // CreateTable creates the table if it does not exist, for tests and for programs that have the
@@ -95,7 +95,7 @@ func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	if err != nil {
 		return err
 	}
-	if _, err := db.ExecContext(ctx, schema(sqlname.Quote(o.Table))); err != nil {
+	if _, err := db.ExecContext(ctx, schema(sqldb.Quote(o.Table))); err != nil {
 		return fmt.Errorf("mysqllock: create the table %s: %w", o.Table, err)
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/cacheaside/cacheaside/internal/rowlock"
-	"github.com/cacheaside/cacheaside/internal/sqlclock"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/lock/internal/rowlock"
 )
 
 // table is the table of the locks. It implements rowlock.Table.
@@ -100,7 +100,7 @@ const (
 	noTable         = 1146
 )
 
-var errNoClock = errors.New(sqlclock.Hint)
+var errNoClock = errors.New(sqldb.NoServerTime)
 
 func (t table) Retryable(err error) bool {
 	if errors.Is(err, errNoClock) {

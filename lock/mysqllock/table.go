@@ -6,12 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/rowlock"
-	"github.com/cacheaside/cacheaside/internal/sqlclock"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/lock/internal/rowlock"
 )
 
 // The columns are those of rowlock.Table. expires_at is in UTC. No session variable affects the
-// clock (see package sqlclock).
+// clock (see internal/sqldb/clock.go).
 //
 // LAST_INSERT_ID(expression) puts the outcome of a statement into the insert id of its reply: 0
 // if no row has matched, otherwise four times the token, plus a bit for ok (2) and a bit for
@@ -22,8 +22,8 @@ import (
 // Statements contain their values as digits. Each is therefore one round trip, with or without
 // interpolateParams, and no character set or SQL mode affects it.
 var (
-	now       = sqlclock.Now()
-	micros    = sqlclock.Micros()
+	now       = sqldb.ServerTime()
+	micros    = sqldb.ServerMicros()
 	free      = "'1970-01-01 00:00:00'"
 	nextToken = "GREATEST(token + 1, " + micros + ")"
 )
@@ -53,7 +53,7 @@ func after(ttl time.Duration) string {
 // overrides sql_select_limit.
 func readSQL(table, key string) string {
 	return fmt.Sprintf("%s @@autocommit, %s, l.token, l.owner, TIMESTAMPDIFF(MICROSECOND, %s, l.expires_at) FROM "+
-		"(SELECT 1) AS one LEFT JOIN %s AS l ON l.name = x'%x' LIMIT 1", sqlclock.Begin("SELECT"), micros, now,
+		"(SELECT 1) AS one LEFT JOIN %s AS l ON l.name = x'%x' LIMIT 1", sqldb.WithServerTime("SELECT"), micros, now,
 		table, key)
 }
 
@@ -74,12 +74,13 @@ func takeSQL(table, key string, t rowlock.Take) string {
 	sameToken := fmt.Sprintf(" AND token = %d", t.Seen)
 	inTime := fmt.Sprintf(" AND %s <= %d", micros, t.Bound)
 	return fmt.Sprintf("%s %s SET %s, owner = x'%x', expires_at = %s WHERE name = x'%x'%s%s%s",
-		sqlclock.Begin("UPDATE"), table, setToken(nextToken, "1"), t.ID, after(t.TTL), key, notHeld, sameToken, inTime)
+		sqldb.WithServerTime("UPDATE"), table, setToken(nextToken,
+			"1"), t.ID, after(t.TTL), key, notHeld, sameToken, inTime)
 }
 
 func extendSQL(table, key, id string, ttl time.Duration) string {
 	return fmt.Sprintf("%s %s SET %s, expires_at = %s WHERE name = x'%x' AND owner = x'%x' AND expires_at > %s",
-		sqlclock.Begin("UPDATE"), table, setToken("token", "1"), after(ttl), key, id, now)
+		sqldb.WithServerTime("UPDATE"), table, setToken("token", "1"), after(ttl), key, id, now)
 }
 
 // releaseSQL returns a statement that releases a lock. Its outcome is ok if the lock was still
@@ -87,7 +88,7 @@ func extendSQL(table, key, id string, ttl time.Duration) string {
 func releaseSQL(table, key, id string) string {
 	return fmt.Sprintf("%s %s SET %s, expires_at = IF(expires_at > %s, %s, expires_at) WHERE name = x'%x' AND owner "+
 		"= x'%x'",
-		sqlclock.Begin("UPDATE"), table, setToken("token",
+		sqldb.WithServerTime("UPDATE"), table, setToken("token",
 			fmt.Sprintf("expires_at > %s OR expires_at = %s", now, free)), now, free, key, id)
 }
 
@@ -100,6 +101,6 @@ func cleanUpSQL(table, key string, requests []rowlock.Request) string {
 	}
 	mine := "owner IN (" + strings.Join(owners, ", ") + ")"
 	return fmt.Sprintf("%s %s SET %s, expires_at = IF(%s, %s, expires_at) WHERE name = x'%x' AND (%s OR token IN (%s))",
-		sqlclock.Begin("UPDATE"), table, setToken("(token + 1)",
+		sqldb.WithServerTime("UPDATE"), table, setToken("(token + 1)",
 			"1"), mine, free, key, mine, strings.Join(tokens, ", "))
 }

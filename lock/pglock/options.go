@@ -29,11 +29,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/rowlock"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
-	"github.com/cacheaside/cacheaside/internal/sqlname"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
+	"github.com/cacheaside/cacheaside/lock/internal/rowlock"
 )
 
 // Options holds the settings of New. A nil pointer and the zero value mean the defaults.
@@ -86,7 +85,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 }
 
 func newDriver(db *sql.DB, o Options) driver.Driver {
-	return rowlock.New(db, table{sqlname.OwnPostgres(o.Table)}, o.Poll)
+	return rowlock.New(db, table{sqldb.OwnPostgres(o.Table)}, o.Poll)
 }
 
 // Schema returns the statement that creates the table, for migrations. A nil options means the
@@ -96,7 +95,7 @@ func Schema(options *Options) (string, error) {
 	if err := o.checkTable(); err != nil {
 		return "", err
 	}
-	return schema(sqlname.OwnPostgres(o.Table)), nil
+	return schema(sqldb.OwnPostgres(o.Table)), nil
 }
 
 // CreateTable creates the table if it does not exist, for tests and for programs that have the
@@ -107,7 +106,7 @@ func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	if err != nil {
 		return err
 	}
-	if err := sqldriver.CreateTable(ctx, db, schema(sqlname.OwnPostgres(o.Table))); err != nil {
+	if err := sqldb.CreateTable(ctx, db, schema(sqldb.OwnPostgres(o.Table))); err != nil {
 		return fmt.Errorf("pglock: create the table %s: %w", o.Table, err)
 	}
 	return nil

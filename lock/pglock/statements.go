@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/rowlock"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/lock/internal/rowlock"
 )
 
 // table is the table of the locks. It implements rowlock.Table.
@@ -76,7 +76,7 @@ func exec(ctx context.Context, c *sql.Conn, statement string) (changed bool, err
 // After such a conflict, readCommitted executes it again at READ COMMITTED.
 func readCommitted(ctx context.Context, c *sql.Conn, statement func() error) error {
 	err := statement()
-	if sqldriver.SQLState(err) != serializationFailure {
+	if sqldb.SQLState(err) != serializationFailure {
 		return err
 	}
 	if _, err := c.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
@@ -104,12 +104,12 @@ const (
 // (57). A server that is read-only may have become a standby, and the next connection may lead to
 // the new primary.
 func (t table) Retryable(err error) bool {
-	state := sqldriver.SQLState(err)
+	state := sqldb.SQLState(err)
 	return len(state) < 2 || state == readOnly || slices.Contains([]string{"08", "40", "53", "55", "57"}, state[:2])
 }
 
 func (t table) Explain(err error) error {
-	switch sqldriver.SQLState(err) {
+	switch sqldb.SQLState(err) {
 	case undefinedTable:
 		return fmt.Errorf("the table %s is missing (see pglock.CreateTable): %w", t.name, err)
 	case insufficientRights:

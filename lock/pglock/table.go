@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/rowlock"
+	"github.com/cacheaside/cacheaside/lock/internal/rowlock"
 )
 
 // The columns are those of rowlock.Table.

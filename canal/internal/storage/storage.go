@@ -11,8 +11,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
-	"github.com/cacheaside/cacheaside/internal/sqlname"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 )
 
 // SyncFolder syncs a directory, so that its entries survive a crash of the machine.
@@ -31,11 +30,11 @@ var TableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A
 // CheckDriver returns an error if the name of the driver, from which sqlx derives the placeholders
 // of statements, contradicts the type of the driver.
 func CheckDriver(db *sqlx.DB) error {
-	kind, name := sqldriver.OfDriver(db.Driver()), db.DriverName()
+	kind, name := sqldb.KindOfDriver(db.Driver()), db.DriverName()
 	switch {
-	case kind == "", (kind == sqldriver.Postgres) == (sqlx.BindType(name) == sqlx.DOLLAR):
+	case kind == "", (kind == sqldb.Postgres) == (sqlx.BindType(name) == sqlx.DOLLAR):
 		return nil
-	case kind == sqldriver.Postgres:
+	case kind == sqldb.Postgres:
 		return fmt.Errorf("db is a PostgreSQL database, but the driver name of the sqlx.DB is %q: use "+
 			"sqlx.NewDb(db, \"pgx\")", name)
 	}
@@ -53,7 +52,7 @@ type Table struct {
 // it is in the schema public.
 func (t Table) SQL() string {
 	if t.postgres() {
-		return sqlname.OwnPostgres(t.Name)
+		return sqldb.OwnPostgres(t.Name)
 	}
 	return t.Name
 }
@@ -81,7 +80,7 @@ func (t Table) Tx(ctx context.Context, f func(tx *sqlx.Tx) error) error {
 	}
 	if err != nil {
 		_ = tx.Rollback() // err is the cause
-		if sqldriver.SQLState(err) == privilege {
+		if sqldb.SQLState(err) == privilege {
 			return fmt.Errorf("the role lacks a right on the table, or row-level security hides rows of it (see "+
 				"docs/guides/database.md#rights): %w", err)
 		}
@@ -99,7 +98,7 @@ const (
 // NoTable reports whether err is the error of a statement whose table does not exist.
 func NoTable(err error) bool {
 	text := err.Error() // of MySQL "Error 1146 (42S02): …", of SQLite "no such table: …"
-	return sqldriver.SQLState(err) == noTable || strings.Contains(text, "(42S02)") ||
+	return sqldb.SQLState(err) == noTable || strings.Contains(text, "(42S02)") ||
 		strings.Contains(text, "no such table")
 }
 

@@ -1,16 +1,15 @@
-// Package badkey recognizes errors of databases that are the fault of a key: the server works, but
-// it refuses this value. It needs no driver.
-package badkey
+package source
 
 import (
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
 )
 
-// Is reports whether err, the error of a load, is the fault of the key:
+// refusesKey reports whether err, the error of a load, is the fault of the key: the database works,
+// but it refuses this value. No driver is needed for that. It is
 //
 //   - a data exception of PostgreSQL (SQLSTATE class 22), by pgx or lib/pq;
 //   - a refusal of a value by MySQL or MariaDB, by go-sql-driver/mysql;
@@ -18,8 +17,8 @@ import (
 //   - a value that pgx or database/sql cannot encode, so that nothing was sent.
 //
 // It calls methods of err, which may panic.
-func Is(err error) bool {
-	return strings.HasPrefix(sqldriver.SQLState(err), "22") || anyText(err, isRefusal)
+func refusesKey(err error) bool {
+	return strings.HasPrefix(sqldb.SQLState(err), "22") || anyText(err, isRefusal)
 }
 
 // anyText reports whether is accepts the text of an error in the tree of err. It does not use the

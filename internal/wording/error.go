@@ -1,15 +1,15 @@
-// Package errtext removes repeated package names from error texts. The text of each exported error
-// begins with the name of its package, because it may be shown alone. If the package wraps such an
-// error with fmt.Errorf, the name occurs twice.
-package errtext
+// Package wording writes texts for people that several packages share: errors with the name of
+// their package once, durations in words, and JSON without characters that a terminal may hide.
+package wording
 
 import (
 	"fmt"
 	"strings"
 )
 
-// Errorf is fmt.Errorf for a format that begins with the name of a package, such as "lock: ". It
-// applies Once to the text.
+// Errorf is fmt.Errorf for a format that begins with the name of a package, such as "lock: ". The
+// text of each exported error begins with such a name, because it may be shown alone. So if a
+// package wraps its own error, the name would occur twice: Errorf applies Once to the text.
 func Errorf(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if text := Once(err.Error()); text != err.Error() {

@@ -1,6 +1,4 @@
-// Package sqlname checks and quotes the names of tables and columns, which cannot be parameters
-// of a statement.
-package sqlname
+package sqldb
 
 import "strings"
 

@@ -1,4 +1,4 @@
-package sqldriver
+package sqldb
 
 import (
 	"testing"
@@ -6,15 +6,15 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// TestNames: the kind by a driver's name agrees with the placeholders that sqlx uses for it.
-func TestNames(t *testing.T) {
+// TestKindOfName: the kind by a driver's name agrees with the placeholders that sqlx uses for it.
+func TestKindOfName(t *testing.T) {
 	for name, want := range map[string]Kind{
 		"postgres": Postgres, "pgx": Postgres, "pq-timeouts": Postgres, "cloudsqlpostgres": Postgres, "nrpostgres": Postgres, "cockroach": Postgres,
 		"mysql": MySQL, "nrmysql": MySQL,
 		"sqlite3": SQLite, "nrsqlite3": SQLite,
 		"ql": "", "sqlserver": "", "oci8": "", "my own": "",
 	} {
-		if got := OfName(name); got != want {
+		if got := KindOfName(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 		if kind := sqlx.BindType(name); want != "" && (kind == sqlx.DOLLAR) != (want == Postgres) {

@@ -1,5 +1,7 @@
-// Package sqldriver finds out the kind of a database from its driver, without I/O.
-package sqldriver
+// Package sqldb knows the differences between databases that several packages meet: the kind of a
+// database by its driver, codes of errors, how names of tables are quoted (they cannot be
+// parameters of a statement), and how a statement reads the server's clock.
+package sqldb
 
 import (
 	"database/sql/driver"
@@ -35,11 +37,11 @@ var names = map[string]Kind{
 	"sqlite": SQLite, "sqlite3": SQLite, "nrsqlite3": SQLite,
 }
 
-// OfName returns the kind by the name of a driver.
-func OfName(name string) Kind { return names[name] }
+// KindOfName returns the kind by the name of a driver.
+func KindOfName(name string) Kind { return names[name] }
 
-// OfDriver returns the kind by the type of a driver. A driver that wraps another is unknown.
-func OfDriver(d driver.Driver) Kind {
+// KindOfDriver returns the kind by the type of a driver. A driver that wraps another is unknown.
+func KindOfDriver(d driver.Driver) Kind {
 	t := reflect.TypeOf(d)
 	if t == nil {
 		return ""
@@ -55,14 +57,14 @@ func OfDriver(d driver.Driver) Kind {
 	return ""
 }
 
-// Of returns the kind of a database, an *sqlx.DB, by the type of its driver or else by the driver's
-// name.
-func Of(db interface {
+// KindOf returns the kind of a database, an *sqlx.DB, by the type of its driver or else by the
+// driver's name.
+func KindOf(db interface {
 	Driver() driver.Driver
 	DriverName() string
 }) Kind {
-	if kind := OfDriver(db.Driver()); kind != "" {
+	if kind := KindOfDriver(db.Driver()); kind != "" {
 		return kind
 	}
-	return OfName(db.DriverName())
+	return KindOfName(db.DriverName())
 }

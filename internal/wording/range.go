@@ -1,5 +1,4 @@
-// Package check contains checks that the options of several packages share.
-package check
+package wording
 
 import (
 	"fmt"

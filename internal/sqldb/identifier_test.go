@@ -1,11 +1,11 @@
-package sqlname
+package sqldb
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestNames(t *testing.T) {
+func TestIdentifiers(t *testing.T) {
 	long := strings.Repeat("a", 64)
 	for _, s := range []string{"a", "Az_09", "0", long} {
 		if !IsIdentifier(s) || !IsTable(s) || !IsTable(s+"."+s) {

@@ -1,5 +1,4 @@
-// Package plainjson writes JSON for readers that do not accept all characters.
-package plainjson
+package wording
 
 import (
 	"fmt"
@@ -7,9 +6,9 @@ import (
 	"unicode/utf16"
 )
 
-// Escape returns json with escapes for all runes for which plain returns false. Such runes must
+// EscapeJSON returns json with escapes for all runes for which plain returns false. Such runes must
 // occur only in strings.
-func Escape(json []byte, plain func(rune) bool) string {
+func EscapeJSON(json []byte, plain func(rune) bool) string {
 	var s strings.Builder
 	s.Grow(len(json))
 	for _, r := range string(json) {

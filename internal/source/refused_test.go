@@ -1,4 +1,4 @@
-package badkey
+package source
 
 import (
 	"database/sql"
@@ -34,8 +34,8 @@ func (q question) ask(t *testing.T, db *sql.DB) {
 	switch {
 	case err == nil:
 		t.Errorf("%s with %q: no error", q.statement, q.value)
-	case Is(err) != q.refused, Is(wrapped) != q.refused:
-		t.Errorf("%s with %q: %t and wrapped %t: %v", q.statement, q.value, Is(err), Is(wrapped), err)
+	case refusesKey(err) != q.refused, refusesKey(wrapped) != q.refused:
+		t.Errorf("%s with %q: %t and wrapped %t: %v", q.statement, q.value, refusesKey(err), refusesKey(wrapped), err)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestTexts(t *testing.T) {
 		"dial tcp 127.0.0.1:3306: connect: connection refused":                                                             false,
 		"the key Error 1210 (HY000): x cannot be found":                                                                    false,
 	} {
-		if got := Is(errors.New(text)); got != want {
+		if got := refusesKey(errors.New(text)); got != want {
 			t.Errorf("%s: %t", text, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package sqldriver
+package sqldb
 
 import (
 	"context"

@@ -1,9 +1,0 @@
-package badkey
-
-import (
-	"testing"
-
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
-)
-
-func TestMain(m *testing.M) { testenv.Main(m) }

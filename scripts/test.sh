@@ -12,14 +12,18 @@ rm -rf bin/test
 mkdir -p bin/test
 parts=() here=$PWD
 
+# cpu prints how many seconds of CPU the commands have taken that have ended so far.
+cpu() { times | awk -F'[ms ]' 'NR == 2 { printf "%.0f", 60 * ($1 + $4) + $2 + $5 }'; }
+
 # part NAME COMMAND...: runs a part, and notes how long it took.
 part() {
-	local name=$1 began=$SECONDS
+	local name=$1 began=$SECONDS before
+	before=$(cpu)
 	shift
 	echo "== $name"
 	"$@"
 	local code=$?
-	parts+=("$(printf '%5d s  %s' $((SECONDS - began)) "$name")")
+	parts+=("$(printf '%5d s, %5d s of CPU  %s' $((SECONDS - began)) $(($(cpu) - before)) "$name")")
 	return $code
 }
 
@@ -40,6 +44,13 @@ raced=()
 while read -r m; do
 	if [[ " ${plain[*]} " != *" $m "* ]]; then raced+=("$m"); fi
 done < <(git ls-files go.mod '*/go.mod' | xargs -n1 dirname | sort)
+
+# Packages of the root module without the race detector: programs, tools, and packages whose functions
+# share nothing between goroutines. What programs do with the library is raced in its own tests.
+unraced='./examples/... ./cmd/... ./tools/... ./canal/envelope ./canal/event ./canal/internal/ddl ./internal/address
+	./internal/codec ./internal/codec/carry ./internal/errtree
+	./internal/logitem ./internal/noanswer ./internal/sqldb ./internal/wording
+	./internal/test/docs ./internal/test/spelling ./internal/test/linked/...'
 
 # workspace MODULE: where to find a module's workspace. It holds the module and those that it
 # replaces by a folder here, in the versions that its own go.mod asks for. In it, the library is
@@ -68,9 +79,7 @@ build() {
 		if [[ " ${plain[*]} " == *" $m "* ]]; then race=; fi
 		(cd "$m" && GOWORK=$(workspace "$m") go list -trimpath $race -test -deps -export ./... >/dev/null)
 	done
-	if [ -n "$valkey" ]; then
-		go list -trimpath -test -deps -export $on_valkey >/dev/null
-	fi
+	go list -trimpath -test -deps -export $unraced ${valkey:+$on_valkey} >/dev/null
 	go build -trimpath -race -o bin/report ./tools/report
 }
 # The protocol also runs on Valkey, if it was fetched, without the race detector and without the
@@ -83,18 +92,24 @@ not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets
 # run as two processes, or it would be the last to end, by itself.
 half='^Test[A-H]'
 # shares is how many processes run the small packages of the root module.
-shares=12
+shares=9 unraced_shares=4
 # queue lists what can run by itself, what takes longest first, so that none of it runs alone in
 # the end.
 queue() {
 	printf '%s\n' promises-2 consistency consistency/sqloutbox promises-1 bloom lock canal/mysqlbinlog canal/pglogical
 	if [ -n "$valkey" ]; then printf '%s\n' valkey-promises valkey-others; fi
 	seq -f 'root-others-%.0f' $shares
-	printf '%s\n' torture "${plain[@]}" unraced tools/prose
+	seq -f 'unraced-%.0f' $unraced_shares
+	printf '%s\n' torture "${plain[@]}" budgets
 	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e canal/pglogical -e torture
 }
-# others lists the small packages of the root module.
-others() { go list -race ./... | grep -vxE "$(go list .)/(consistency(/sqloutbox)?|bloom|lock|tools/prose|internal/test/promises)"; }
+# others lists the small packages of the root module that run with the race detector.
+others() {
+	go list -race ./... | grep -vxE "$(go list .)/(consistency(/sqloutbox)?|bloom|lock|internal/test/promises)" |
+		grep -vxFf <(go list $unraced)
+}
+# share N OF: every OFth line of the input, from the Nth.
+share() { awk -v n="$1" -v of="$2" 'NR % of == n % of'; }
 # job NAME: runs one of them.
 job() {
 	local race='go test -trimpath -race -count=1' bare='go test -trimpath -count=1' file=${1//\//-}
@@ -102,13 +117,13 @@ job() {
 	case $1 in
 	promises-1) run "$file" . "$race" -run "$half" ./internal/test/promises ;;
 	promises-2) run "$file" . "$race" -skip "$half" ./internal/test/promises ;;
-	root-others-*) run "$file" . "$race" -p 1 $(others | awk "NR % $shares == ${1##*-} % $shares") ;;
+	root-others-*) run "$file" . "$race" -p 1 $(others | share "${1##*-}" $shares) ;;
+	unraced-*) run "$file" . "$bare" -p 1 $(go list $unraced | share "${1##*-}" $unraced_shares) ;;
 	consistency | consistency/sqloutbox | bloom | lock) run "$file" . "$race" "./$1" ;;
 	valkey-promises) run "$file" . "$valkeys $bare" -run "$protocol" -skip "$not_on_valkey" ./internal/test/promises ;;
 	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#* } ;;
 	# What the race detector distorts: bounds on allocations and on memory.
-	unraced) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
-	tools/prose) run "$file" . "$bare" "./$1" ;; # it has no goroutines, and reads all texts
+	budgets) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
 	bench | examples/lab/browser) run "$file" "$1" "$bare" ./... ;;
 	*) run "$file" "$1" "$race" -p 1 ./... ;;
 	esac
@@ -116,8 +131,8 @@ job() {
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
 # cores busy. Eight took about as long.
 tests() {
-	export half shares here on_valkey not_on_valkey protocol
-	export -f run job others workspace
+	export half shares unraced_shares unraced here on_valkey not_on_valkey protocol
+	export -f run job others share workspace
 	queue | xargs -P 6 -n 1 bash -c 'job "$1"' job
 }
 

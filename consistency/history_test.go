@@ -30,7 +30,7 @@ const historyProcesses = 8
 func TestHistory(t *testing.T) { testenv.TwoServersUnlessAccepting(t, histories) }
 
 func histories(t *testing.T, e testenv.Engine) {
-	seeds, length := 1, 3*time.Second
+	seeds, length := 1, 2*time.Second
 	if testenv.Accepting {
 		seeds, length = 5, 20*time.Second
 	}

@@ -82,12 +82,12 @@ build() {
 	go list -trimpath -test -deps -export $unraced ${valkey:+$on_valkey} >/dev/null
 	go build -trimpath -race -o bin/report ./tools/report
 }
-# The protocol also runs on Valkey, if it was fetched, without the race detector and without the
-# tests that need no server or are about something else. `make accept` runs all packages on it.
+# The protocol also runs on Valkey, if it was fetched: package lease has it among its servers, and
+# these packages run on it without the race detector. `make accept` runs all packages on it.
 valkey=$(scripts/fetch.sh -have valkey-9.1) || valkey=
-on_valkey='./internal/test/promises ./internal/conn ./internal/invalidation ./internal/lease'
-protocol='Stale|Batch|Group|Hold|Invalidat|Expire|History|Behaviour|Lease|Fill|Claim'
-not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets|^TestReadme|^TestKeysWithoutTypes|^TestTable|^TestFalsePositiveRate|^TestGuard|Millions$'
+on_valkey='./internal/test/promises ./internal/conn ./internal/invalidation'
+protocol='^Test(StaleSet|Hold|Invalidate|Expire|Group|Behaviour)'
+not_on_valkey='/^(embedded|miniredis|sentinel|serverless)$|^Example|^TestWeight|^TestSnippets|^TestReadme|^TestKeysWithoutTypes|^TestTable|^TestFalsePositiveRate|^TestGuard|Millions$'
 # half matches one half of the tests of the promises, by the time that they take. Their package is
 # run as two processes, or it would be the last to end, by itself.
 half='^Test[A-H]'

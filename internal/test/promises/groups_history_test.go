@@ -212,7 +212,7 @@ func replacing() porcupine.Model {
 }
 
 func TestHistoryOfGroups(t *testing.T) {
-	processes, length, steps, seeds := 2, time.Duration(0), 150, 2
+	processes, length, steps, seeds := 2, time.Duration(0), 150, 1
 	if accepting {
 		processes, length, steps, seeds = 8, 20*time.Second, 0, 5
 	}

@@ -281,7 +281,7 @@ func TestHistoryIsLinearizable(t *testing.T) { testHistory(t, "") }
 func TestHistoryOfBatchesIsLinearizable(t *testing.T) { testHistory(t, "yes") }
 
 func testHistory(t *testing.T, batches string) {
-	length, steps, seeds := time.Duration(0), 200, 2
+	length, steps, seeds := time.Duration(0), 200, 1
 	if accepting {
 		length, steps, seeds = 20*time.Second, 0, 5
 	}

@@ -123,7 +123,7 @@ func strictRead(
 }
 
 func TestStrictHistoryIsLinearizable(t *testing.T) {
-	length, seeds := 2*time.Second, 2
+	length, seeds := 2*time.Second, 1
 	if accepting {
 		length, seeds = 20*time.Second, 5
 	}

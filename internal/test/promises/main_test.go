@@ -100,17 +100,21 @@ var documentedACL = []string{
 // onlyServer makes each and everywhere run their tests on a server only.
 var onlyServer bool
 
-// each runs f on the embedded Redis, a server and a cluster.
+// each runs f on the embedded Redis and a server, and in long runs on a cluster.
 func each(t *testing.T, f func(t *testing.T, b backend)) {
-	if onlyServer {
-		t.Run("redis", func(t *testing.T) { f(t, realBackend(t)) })
-		return
+	if !onlyServer {
+		t.Run("embedded", func(t *testing.T) {
+			_, b := embedded(t)
+			f(t, b)
+		})
 	}
-	t.Run("embedded", func(t *testing.T) {
-		_, b := embedded(t)
-		f(t, b)
-	})
 	t.Run("redis", func(t *testing.T) { f(t, realBackend(t)) })
+	if accepting && !onlyServer {
+		onCluster(t, f)
+	}
+}
+
+func onCluster(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Run("cluster", func(t *testing.T) {
 		c := testenv.SharedCluster(t)
 		f(t, backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)})
@@ -123,6 +127,9 @@ func everywhere(t *testing.T, f func(t *testing.T, b backend)) {
 	each(t, f)
 	if onlyServer {
 		return
+	}
+	if !accepting {
+		onCluster(t, f)
 	}
 	t.Run("sentinel", func(t *testing.T) {
 		s := testenv.SharedSentinel(t)

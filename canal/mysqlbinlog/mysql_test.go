@@ -10,7 +10,6 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/uuid"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -98,7 +97,7 @@ func TestMarkOfOnePhase(t *testing.T) {
 	at, err := parse("mysql:"+sid+":1", mysql.MySQLFlavor)
 	x.Check(err)
 	out := make(chan part, 10)
-	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(maxHeldBytes), delivered: time.Now()}
+	r := &reader{ctx: t.Context(), at: at, out: out, delivered: time.Now()}
 	r.tables = &tables{server: &aServer}
 	give := func(kind replication.EventType, e replication.Event) {
 		t.Helper()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/google/uuid"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal/event"
 )
@@ -75,7 +74,7 @@ func TestLongPositionIsSeldomWritten(t *testing.T) {
 	}
 	const transactions = 1000
 	out := make(chan part, transactions+10)
-	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(maxHeldBytes)}
+	r := &reader{ctx: t.Context(), at: at, out: out}
 	began := time.Now()
 	for i := range transactions {
 		r.transaction = transaction{open: true,
@@ -122,14 +121,14 @@ func TestSightAsksForLess(t *testing.T) {
 		parts = append(parts, part{from: mark{mysql: idOf(t, someSID+one)}})
 	}
 	for i, want := range []int{0, 2} {
-		n, err := s.query(parts)
+		n, err := s.Query(t.Context(), parts)
 		x.Check(err)
 		if n != want {
 			t.Errorf("after %d questions %d can be seen, not %d", i+1, n, want)
 		}
 	}
 	for range 3 { // 4, 2, 1
-		n, err := s.query(parts[2:])
+		n, err := s.Query(t.Context(), parts[2:])
 		x.Check(err)
 		if n != 0 {
 			t.Errorf("%d can be seen that are not there", n)

@@ -11,7 +11,6 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/uuid"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -25,7 +24,6 @@ var errStatement = errors.New(
 const (
 	partChanges      = 500                    // of a transaction, delivered together
 	partBytes        = 256 << 10              // approximate size of these changes
-	maxHeldBytes     = 8 << 20                // of changes that are not visible to others yet
 	positionInterval = 100 * time.Millisecond // between two positions while nothing is delivered
 
 	shortPosition   = 4 << 10          // bytes; a position of at most this length is written after each transaction
@@ -35,8 +33,7 @@ const (
 // part contains the changes of a transaction, or a part of them.
 type part struct {
 	event.Batch
-	from   mark // the changes are visible when this transaction is
-	weight int64
+	from mark // the changes are visible when this transaction is
 }
 
 // reader makes parts from the events of a log.
@@ -46,7 +43,6 @@ type reader struct {
 	at     position
 	log    place
 	out    chan<- part
-	room   *semaphore.Weighted
 	first  *part         // is sent when the server starts to send; nil: already sent
 	asked  mysql.GTIDSet // the server was asked to send the transactions after this set
 	unread map[*replication.RowsEvent]error
@@ -332,8 +328,7 @@ func (r *reader) end() error {
 
 // flush sends the changes that were read so far. ended reports whether the transaction has ended.
 func (r *reader) flush(ended bool) error {
-	b := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, from: r.from,
-		weight: min(int64(r.bytes)+200, maxHeldBytes)}
+	b := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, from: r.from}
 	r.changes, r.bytes, r.rows = nil, 0, !ended
 	if ended {
 		b.Position, r.delivered = r.position(), time.Now()
@@ -355,9 +350,6 @@ func (r *reader) position() event.Position {
 }
 
 func (r *reader) send(b part) error {
-	if err := r.room.Acquire(r.ctx, b.weight); err != nil {
-		return err
-	}
 	select {
 	case r.out <- b:
 		return nil

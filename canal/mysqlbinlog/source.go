@@ -13,9 +13,9 @@ import (
 
 	"github.com/go-mysql-org/go-mysql/replication"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/internal/visible"
 )
 
 // Run reads the log from need.From until ctx ends, the connection is lost, or another error
@@ -50,16 +50,14 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	if err != nil {
 		return err
 	}
-	parts := make(chan part, 1024)
-	room := semaphore.NewWeighted(maxHeldBytes)
-	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{},
+	parts := make(chan part, 64) // the log is read on while parts are delivered; each has at most some 256 KiB
+	r := &reader{ctx: ctx, at: from, out: parts, unread: map[*replication.RowsEvent]error{},
 		asked: from.set.Clone()}
 	r.first = &part{Batch: event.Batch{Changes: replaced, Position: from.text(), Missing: missing}}
 	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, inaccessible: inaccessible,
 		warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
 	g.Go(func() error {
-		return s.explain(deliverVisible(ctx, parts, &visibility{server: srv}, func(p part) { room.Release(p.weight) },
-			deliver))
+		return s.explain(visible.Deliver(ctx, &visibility{server: srv}, invisible, parts, deliver))
 	})
 	g.Go(func() error { return s.explainReplication(s.stream(ctx, d, password, srv.flavor, r)) })
 	return g.Wait()

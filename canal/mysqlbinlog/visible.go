@@ -6,24 +6,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/internal/retry"
+	"github.com/cacheaside/cacheaside/canal/internal/visible"
 )
 
-// visibility records which transactions are known to be visible to other sessions.
+// visibility records which transactions are known to be visible to other sessions. It implements
+// visible.Server.
 type visibility struct {
 	server *server
 	upTo   place // transactions before this place are visible (MariaDB)
 	limit  int   // how many parts to ask for, after not all of more were visible; 0: all
 }
 
-// visible returns how many of the first parts are known to be visible. A position of MariaDB is
+// Visible returns how many of the first parts are known to be visible. A position of MariaDB is
 // always the end of a transaction.
-func (v *visibility) visible(parts []part) int {
+func (v *visibility) Visible(parts []part) int {
 	n := slices.IndexFunc(parts, func(p part) bool { return p.from != mark{} && !p.from.before(v.upTo) })
 	if n < 0 {
 		return len(parts)
@@ -31,17 +31,17 @@ func (v *visibility) visible(parts []part) int {
 	return n
 }
 
-// query asks the server how many of the first parts are visible.
+// Query asks the server how many of the first parts are visible.
 //
 // MySQL adds a transaction to gtid_executed after its engine has committed it
-// (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html). That set may be
-// long, so it is not fetched. WAIT_FOR_EXECUTED_GTID_SET reports whether all given transactions
-// are in the set, and waits up to askSeldom for them. If they are not, the next query asks for
-// half of them.
-func (v *visibility) query(parts []part) (n int, err error) {
+// (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html). That set may be long,
+// so it is not fetched. WAIT_FOR_EXECUTED_GTID_SET reports whether all given transactions are in
+// the set, and waits up to visible.MaxWait for them. If they are not, the next query asks for half
+// of them.
+func (v *visibility) Query(_ context.Context, parts []part) (n int, err error) {
 	if v.server.flavor == mysql.MariaDBFlavor {
 		_, v.upTo, err = v.server.visiblePosition()
-		return v.visible(parts), err
+		return v.Visible(parts), err
 	}
 	if v.limit > 0 {
 		parts = parts[:min(v.limit, len(parts))]
@@ -53,7 +53,8 @@ func (v *visibility) query(parts []part) (n int, err error) {
 		}
 	}
 	// a GTID set contains only numbers and tags
-	rows, err := v.server.ask(fmt.Sprintf("SELECT WAIT_FOR_EXECUTED_GTID_SET('%s', %g)", &asked, askSeldom.Seconds()))
+	rows, err := v.server.ask(fmt.Sprintf("SELECT WAIT_FOR_EXECUTED_GTID_SET('%s', %g)", &asked,
+		visible.MaxWait.Seconds()))
 	switch {
 	case err != nil:
 		return 0, err
@@ -64,6 +65,12 @@ func (v *visibility) query(parts []part) (n int, err error) {
 	v.limit = 0
 	return len(parts), nil
 }
+
+// Batch implements visible.Server.
+func (v *visibility) Batch(p part) event.Batch { return p.Batch }
+
+// invisible is why a transaction may stay invisible for long.
+const invisible = "its commit waits for the reply of a replica (semi-synchronous replication)"
 
 // visiblePosition returns the file and the place in the log up to which transactions are visible.
 //
@@ -117,70 +124,4 @@ func (s *server) startPosition() (position, error) {
 		}
 	}
 	return parseSet(rows[0][0], s.flavor)
-}
-
-const (
-	askEvery  = 5 * time.Millisecond  // minimum time between two queries
-	askSeldom = 20 * time.Millisecond // maximum time between two queries, even after a slow reply
-	askShare  = 4                     // the time between two queries, as a multiple of the last reply time
-
-	maxInvisible = time.Minute // longer is an error; the next Run delivers the transaction again
-	maxWaiting   = 1024        // parts that wait
-)
-
-// deliverVisible delivers parts when other sessions can see their changes. It calls delivered
-// with each delivered part.
-func deliverVisible(
-	ctx context.Context, parts <-chan part, s *visibility, delivered func(part), deliver chan<- event.Batch,
-) error {
-	var waiting []part
-	var next time.Time
-	for {
-		if len(waiting) == 0 {
-			select {
-			case p := <-parts:
-				waiting = append(waiting, p)
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		n := s.visible(waiting)
-		for since := time.Now(); n == 0; {
-			if time.Since(since) > maxInvisible {
-				return fmt.Errorf("for %v a transaction in the log has not become visible", maxInvisible)
-			}
-			if err := retry.Sleep(ctx, time.Until(next)); err != nil {
-				return err
-			}
-			waiting = drain(waiting, parts)
-			began := time.Now()
-			var err error
-			if n, err = s.query(waiting); err != nil {
-				return err
-			}
-			next = began.Add(min(max(askEvery, askShare*time.Since(began)), askSeldom))
-		}
-		for _, p := range waiting[:n] {
-			select {
-			case deliver <- p.Batch:
-				delivered(p)
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		waiting = slices.Delete(waiting, 0, n)
-	}
-}
-
-// drain appends the available parts to waiting, up to maxWaiting.
-func drain(waiting []part, parts <-chan part) []part {
-	for len(waiting) < maxWaiting {
-		select {
-		case p := <-parts:
-			waiting = append(waiting, p)
-		default:
-			return waiting
-		}
-	}
-	return waiting
 }

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	preparedXA  = 0x40 // FL_PREPARED_XA of MariaDB's GTID event (sql/log_event.h)
-	xaChanges   = 10_000
+	preparedXA  = 0x40    // FL_PREPARED_XA of MariaDB's GTID event (sql/log_event.h)
+	xaChanges   = 10_000  // of a prepared transaction that are kept
+	xaBytes     = 8 << 20 // approximate size of these changes
 	repeatAfter = time.Second
 )
 
@@ -30,7 +31,7 @@ var replaceAll = event.Change{Kind: event.Replace, Unread: errLongAgo}
 
 // limitXA replaces the rows of a transaction that is too large by replaceAll.
 func (r *reader) limitXA() {
-	if r.preparedCount+len(r.changes) > xaChanges || r.bytes > maxHeldBytes {
+	if r.preparedCount+len(r.changes) > xaChanges || r.bytes > xaBytes {
 		r.changes, r.bytes = []event.Change{replaceAll}, 0
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/canal/internal/visible"
 )
 
 // Run reads the changes after need.From until ctx ends, the connection is lost, or another error
@@ -67,7 +68,7 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: confirmed, out: parts,
 		missing: missing, decoder: newDecoder(c, q, need)}
 	r.log, r.text = s.options.Logger, newTextDecoder(encoding)
-	g.Go(func() error { return s.explain((&holder{server: q}).run(ctx, parts, deliver)) })
+	g.Go(func() error { return s.explain(visible.Deliver(ctx, &sight{server: q}, invisible, parts, deliver)) })
 	g.Go(func() error { return s.explainReplication(r.run(ctx)) })
 	return g.Wait()
 }

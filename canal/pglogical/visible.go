@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
 )
@@ -73,75 +72,31 @@ func (s *session) snapshot(ctx context.Context) (snapshot, error) {
 	return parseSnapshot(rows[0][0])
 }
 
-const (
-	askEvery  = 5 * time.Millisecond  // minimum time between two queries
-	askSeldom = 20 * time.Millisecond // maximum time between two queries, even after a slow reply
-	askShare  = 4                     // the time between two queries, as a multiple of the last reply time
-
-	maxInvisible = time.Minute // longer is an error; the next Run delivers the transaction again
-	maxHeldParts = 1024        // parts that are held back
-	maxHeldBytes = 8 << 20     // approximate size of these parts
-)
-
-// holder delivers parts when other sessions can see their changes.
-type holder struct {
+// sight tells which parts are visible by the last snapshot.
+type sight struct {
 	server *session
-	parts  []part
-	bytes  int
 	seen   snapshot
-	next   time.Time // of a query
-	since  time.Time // the first of parts is not visible; zero: it is
 }
 
-// run delivers parts from in until ctx ends or a query fails.
-func (h *holder) run(ctx context.Context, in <-chan part, deliver chan<- event.Batch) error {
-	for {
-		from, to := in, deliver
-		var first event.Batch
-		var ask <-chan time.Time
-		switch {
-		case len(h.parts) == 0:
-			to = nil
-		case h.seen.visible(h.parts[0].xid):
-			first, h.since = h.parts[0].Batch, time.Time{}
-		default:
-			to, ask = nil, time.After(time.Until(h.next))
-		}
-		if len(h.parts) >= maxHeldParts || h.bytes >= maxHeldBytes {
-			from = nil
-		}
-		select {
-		case p := <-from:
-			h.parts = append(h.parts, p)
-			h.bytes += p.Bytes
-		case to <- first:
-			h.bytes -= first.Bytes
-			h.parts = slices.Delete(h.parts, 0, 1)
-		case <-ask:
-			if err := h.ask(ctx); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// Visible implements visible.Server.
+func (s *sight) Visible(parts []part) int {
+	n := slices.IndexFunc(parts, func(p part) bool { return !s.seen.visible(p.xid) })
+	if n < 0 {
+		return len(parts)
 	}
+	return n
 }
 
-// ask asks the server which transactions are visible.
-func (h *holder) ask(ctx context.Context) error {
-	began := time.Now()
-	if h.since.IsZero() {
-		h.since = began
+// Query implements visible.Server.
+func (s *sight) Query(ctx context.Context, parts []part) (n int, err error) {
+	if s.seen, err = s.server.snapshot(ctx); err != nil {
+		return 0, err
 	}
-	seen, err := h.server.snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	h.seen = seen
-	h.next = began.Add(min(max(askEvery, askShare*time.Since(began)), askSeldom))
-	if began.Sub(h.since) > maxInvisible && !h.seen.visible(h.parts[0].xid) {
-		return fmt.Errorf("for %v a committed transaction has not become visible: it waits for a standby of "+
-			"synchronous_standby_names", maxInvisible)
-	}
-	return nil
+	return s.Visible(parts), nil
 }
+
+// Batch implements visible.Server.
+func (s *sight) Batch(p part) event.Batch { return p.Batch }
+
+// invisible is why a transaction may stay invisible for long.
+const invisible = "it waits for a standby of synchronous_standby_names"

@@ -20,7 +20,7 @@ mysql: ## fetch a MySQL server for the tests, into the user's cache folder: noth
 test: servers ## all tests of all modules, with the race detector; then what allocations need without it
 	@scripts/test.sh
 
-quick: ## format, lengths, guards, prose; vet and the tests of the packages that differ from BASE (HEAD)
+quick: ## format, lengths, guards; vet and the tests of the packages that differ from BASE (HEAD)
 	@scripts/quick.sh $(BASE)
 
 check: lint test mutants ## what must hold before a change is committed
@@ -30,7 +30,6 @@ lint: format vet ## formatting, vet, the list of guards, the lengths of function
 	scripts/house.sh
 	go run ./tools/layers
 	go run ./tools/size
-	go test -trimpath -count=1 ./tools/prose
 	go test -trimpath -count=1 -run TestLinks ./internal/test/docs
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
 

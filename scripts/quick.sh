@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a change most often breaks: format, lengths, imports, guards and prose of the whole
+# What a change most often breaks: format, lengths, imports and guards of the whole
 # repository; then vet and the tests of the packages whose Go files differ from a commit (by default
 # the last one), committed or not. Tests that need a server run if it is installed. `make test` runs
 # everything.
@@ -23,7 +23,6 @@ part make -s format
 part scripts/house.sh
 part go run ./tools/layers
 part go run ./tools/mutant -check
-part go test ./tools/prose
 
 # The folders of the Go files that differ, by module.
 changed=$({ git diff --name-only "$base" -- '*.go'; git ls-files --others --exclude-standard -- '*.go'; } | xargs -r -n1 dirname | sort -u)

@@ -113,7 +113,7 @@ func (b *bulk) flush() {
 	if b.perSecond > 0 {
 		b.next = time.Now().Add(time.Duration(float64(len(batch)) / b.perSecond * float64(time.Second)))
 	}
-	var errs keyErrors
+	var errs failures
 	errs, b.stopped = b.invalidate(batch)
 	for _, key := range batch {
 		b.report(key, errs[key])
@@ -122,7 +122,7 @@ func (b *bulk) flush() {
 
 // invalidate invalidates one batch and queues the keys for which that fails. It returns the
 // errors of the keys, and the reason if no further batch may be sent.
-func (b *bulk) invalidate(batch []cacheaside.Key) (errs keyErrors, stopped error) {
+func (b *bulk) invalidate(batch []cacheaside.Key) (errs failures, stopped error) {
 	err := b.ctx.Err()
 	if err == nil {
 		err = b.enter()
@@ -132,7 +132,7 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs keyErrors, stopped error
 	}
 	defer b.calls.Done()
 	failed := invalidate(b.ctx, b.cache, batch)
-	failedKeys := failed.of(batch)
+	failedKeys := failed.among(batch)
 	if len(failedKeys) == 0 {
 		return nil, nil
 	}
@@ -148,7 +148,7 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs keyErrors, stopped error
 		return failed, nil
 	}
 	_ = b.reportQueued(b.ctx, failedKeys, failed.err()) // the errors of the keys say so
-	errs = make(keyErrors, len(failed))
+	errs = make(failures, len(failed))
 	for k, err := range failed {
 		errs[k] = wording.Errorf("consistency: %w: %w", ErrQueued, err)
 	}

@@ -59,21 +59,21 @@ var errSkipped = errors.New("not tried, because Redis was unreachable a moment a
 
 // invalidateCommitted invalidates the keys after the commit and releases the hold. It returns the
 // keys that it could not invalidate.
-func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
+func (u *update) invalidateCommitted(ctx context.Context) (failed failures) {
 	if u.level != Strict {
-		failed = keyErrorsOf(u.keys, u.admitted(ctx))
+		failed = failuresOf(u.keys, u.admitted(ctx))
 		point("invalidated")
 	} else {
 		if u.store != nil && !u.store(ctx, u.hold) {
 			u.notStored.Add(1)
 		}
 		point("stored")
-		failed = keyErrorsOf(u.keys, u.admitted(ctx))
+		failed = failuresOf(u.keys, u.admitted(ctx))
 		point("filters-committed")
 		failed.join(u.invalidateGroups(ctx)) // first, because groups are not on hold
 		if u.hold != nil {
 			// This invalidates the keys, except those that were stored.
-			failed.join(keyErrorsOf(u.held, u.hold.Invalidate(ctx)))
+			failed.join(failuresOf(u.held, u.hold.Invalidate(ctx)))
 		}
 		point("released")
 	}
@@ -83,20 +83,20 @@ func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
 
 // invalidateGroups invalidates the keys that are groups, which cannot be on hold. It returns those
 // for which this failed.
-func (u *update) invalidateGroups(ctx context.Context) (failed keyErrors) {
+func (u *update) invalidateGroups(ctx context.Context) (failed failures) {
 	groups := slices.DeleteFunc(slices.Clone(u.keys), func(k cacheaside.Key) bool { return !k.Group })
-	return keyErrorsOf(groups, u.cache.InvalidateKeys(ctx, groups...))
+	return failuresOf(groups, u.cache.InvalidateKeys(ctx, groups...))
 }
 
 // finish completes a committed write. It removes the outbox rows of the invalidated keys, or
 // queues the failed keys and the second invalidations (Options.DoubleDelete).
-func (u *update) finish(ctx context.Context, failed keyErrors) error {
+func (u *update) finish(ctx context.Context, failed failures) error {
 	if u.rows != nil {
 		u.remover.add(slices.DeleteFunc(u.rows, func(i Item) bool { return failed[i.Key] != nil })...)
 	} else if err := u.put(ctx, u.queueItems(failed, u.options.DoubleDelete)); err != nil {
 		return errors.Join(err, failed.err())
 	}
-	return u.reportQueued(ctx, failed.of(u.keys), failed.err())
+	return u.reportQueued(ctx, failed.among(u.keys), failed.err())
 }
 
 // reportQueued counts and reports keys that are in the queue. It returns an ErrQueued if the
@@ -141,7 +141,7 @@ func (u *update) outcomeUnknown(ctx context.Context, cause error) error {
 
 // invalidateChanged adds keys that may have changed to their filters and invalidates them. It
 // returns the keys for which this failed.
-func (u *update) invalidateChanged(ctx context.Context) (failed keyErrors) {
+func (u *update) invalidateChanged(ctx context.Context) (failed failures) {
 	failed = invalidate(ctx, u.cache, u.keys)
 	u.noteRedis(failed)
 	return failed
@@ -149,7 +149,7 @@ func (u *update) invalidateChanged(ctx context.Context) (failed keyErrors) {
 
 // queueItems returns the items to queue after a commit: the failed keys now, and, unless
 // repeatAfter is 0, all keys repeatAfter later.
-func (u *update) queueItems(failed keyErrors, repeatAfter time.Duration) (items []Item) {
+func (u *update) queueItems(failed failures, repeatAfter time.Duration) (items []Item) {
 	for _, k := range u.keys {
 		switch {
 		case failed[k] != nil:
@@ -215,7 +215,7 @@ func (c *core) skipsRedis() bool {
 
 // skipRedis invalidates the keys in the memory of this process only. InvalidateKeys does so even
 // with a canceled context, and then does not call Redis.
-func (u *update) skipRedis(ctx context.Context) (failed keyErrors) {
+func (u *update) skipRedis(ctx context.Context) (failed failures) {
 	u.skipped.Add(int64(len(u.keys)))
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
@@ -224,7 +224,7 @@ func (u *update) skipRedis(ctx context.Context) (failed keyErrors) {
 }
 
 // noteRedis records whether Redis was reachable for an invalidation of the keys.
-func (u *update) noteRedis(failed keyErrors) {
+func (u *update) noteRedis(failed failures) {
 	switch {
 	case len(failed) == 0:
 		if u.redisDown.Load() != nil {
@@ -280,10 +280,10 @@ func (u *update) release(ctx context.Context) {
 func (u *update) afterRollback(ctx context.Context, cause error) error {
 	failed := u.invalidateRolledBack(ctx)
 	if u.hold != nil {
-		failed.join(keyErrorsOf(u.held, u.hold.Invalidate(ctx)))
+		failed.join(failuresOf(u.held, u.hold.Invalidate(ctx)))
 		point("released")
 	}
-	keys := failed.of(u.keys)
+	keys := failed.among(u.keys)
 	items := u.queueItems(failed, u.options.DoubleDelete)
 	if notQueued := u.put(ctx, items); notQueued != nil {
 		return errors.Join(cause, notQueued)
@@ -294,12 +294,12 @@ func (u *update) afterRollback(ctx context.Context, cause error) error {
 
 // invalidateRolledBack invalidates the keys of a transaction that was rolled back and adds them
 // to their filters. It returns the keys for which this failed.
-func (u *update) invalidateRolledBack(ctx context.Context) (failed keyErrors) {
+func (u *update) invalidateRolledBack(ctx context.Context) (failed failures) {
 	switch {
 	case u.hold == nil && u.skipsRedis(): // Redis has just granted the hold, and releases it next
 		return u.skipRedis(ctx)
 	case u.refused != nil: // the filter has already failed: do not wait for it again
-		failed = keyErrorsOf(u.keys, u.cache.InvalidateKeys(ctx, u.keys...))
+		failed = failuresOf(u.keys, u.cache.InvalidateKeys(ctx, u.keys...))
 		u.noteRedis(failed)
 		failed.join(allFailed(u.keys, u.refused))
 		return failed

@@ -24,20 +24,20 @@ type invalidator interface {
 // errSlow is the error of a filter that has used half of the time.
 var errSlow = errors.New("the filter did not respond in time")
 
-// keyErrors holds the errors of the keys for which a call has failed.
-type keyErrors map[cacheaside.Key]error
+// failures holds the errors of the keys for which a call has failed.
+type failures map[cacheaside.Key]error
 
 // join adds the errors in more.
-func (k keyErrors) join(more keyErrors) {
+func (f failures) join(more failures) {
 	for key, err := range more {
-		k[key] = errors.Join(k[key], err)
+		f[key] = errors.Join(f[key], err)
 	}
 }
 
-// of returns those of keys that have an error, in the order of keys.
-func (k keyErrors) of(keys []cacheaside.Key) (failed []cacheaside.Key) {
+// among returns those of keys that have an error, in the order of keys.
+func (f failures) among(keys []cacheaside.Key) (failed []cacheaside.Key) {
 	for _, key := range keys {
-		if k[key] != nil {
+		if f[key] != nil {
 			failed = append(failed, key)
 		}
 	}
@@ -45,16 +45,16 @@ func (k keyErrors) of(keys []cacheaside.Key) (failed []cacheaside.Key) {
 }
 
 // err returns the errors as one *cacheaside.BatchError, or nil if there are none.
-func (k keyErrors) err() error {
-	if len(k) == 0 {
+func (f failures) err() error {
+	if len(f) == 0 {
 		return nil
 	}
-	return &cacheaside.BatchError[cacheaside.Key]{Errs: k}
+	return &cacheaside.BatchError[cacheaside.Key]{Errs: f}
 }
 
 // allFailed returns err for each of keys.
-func allFailed(keys []cacheaside.Key, err error) keyErrors {
-	errs := make(keyErrors, len(keys))
+func allFailed(keys []cacheaside.Key, err error) failures {
+	errs := make(failures, len(keys))
 	for _, k := range keys {
 		errs[k] = err
 	}
@@ -64,18 +64,18 @@ func allFailed(keys []cacheaside.Key, err error) keyErrors {
 // invalidate adds changed keys to their filters and invalidates them. It returns the keys for
 // which either has failed, and why. A filter that fails, or hangs until its context ends, does
 // not prevent the invalidation.
-func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (failed keyErrors) {
+func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (failed failures) {
 	first, cancel := half(ctx)
 	defer cancel()
 	committed, admitted, failed := admit(first, cache.InsertingKeys, keys)
 	retried := slices.Collect(maps.Keys(failed))
-	maps.Copy(failed, keyErrorsOf(admitted, committed(first)))
+	maps.Copy(failed, failuresOf(admitted, committed(first)))
 	if first.Err() != nil && ctx.Err() == nil { // the invalidation after the filter had no time
 		retried = slices.Collect(maps.Keys(failed))
 		failed = allFailed(retried, errSlow)
 	}
 	if len(retried) > 0 {
-		failed.join(keyErrorsOf(retried, cache.InvalidateKeys(ctx, retried...)))
+		failed.join(failuresOf(retried, cache.InvalidateKeys(ctx, retried...)))
 	}
 	return failed
 }
@@ -95,26 +95,26 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 func admit(
 	ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error),
 	keys []cacheaside.Key,
-) (committed func(context.Context) error, admitted []cacheaside.Key, refused keyErrors) {
-	refused = keyErrors{}
+) (committed func(context.Context) error, admitted []cacheaside.Key, refused failures) {
+	refused = failures{}
 	admitted = slices.Clone(keys)
 	for len(admitted) > 0 { // one more iteration for each loader whose filter fails
 		committed, err := call(ctx, admitted...)
 		if err == nil {
 			return committed, admitted, refused
 		}
-		errs := keyErrorsOf(admitted, err)
+		errs := failuresOf(admitted, err)
 		maps.Copy(refused, errs)
 		admitted = slices.DeleteFunc(admitted, func(k cacheaside.Key) bool { return errs[k] != nil })
 	}
 	return func(context.Context) error { return nil }, nil, refused
 }
 
-// keyErrorsOf splits the error of a call for several keys by key. An error that is not a
+// failuresOf splits the error of a call for several keys by key. An error that is not a
 // BatchError applies to all keys. So does a BatchError that was joined with other errors, because
 // these may apply to all keys.
-func keyErrorsOf(keys []cacheaside.Key, err error) keyErrors {
-	errs := keyErrors{}
+func failuresOf(keys []cacheaside.Key, err error) failures {
+	errs := failures{}
 	if err == nil {
 		return errs
 	}

@@ -130,7 +130,7 @@ func (r *relayRun) unknown(ctx context.Context, item Item, err error) Item {
 
 // updateOutage records whether Redis is down: if it is, no key could be invalidated because of
 // ErrRedis.
-func (r *relayRun) updateOutage(ctx context.Context, keys []cacheaside.Key, failed keyErrors) {
+func (r *relayRun) updateOutage(ctx context.Context, keys []cacheaside.Key, failed failures) {
 	var last error
 	for _, k := range keys {
 		if err := failed[k]; errors.Is(err, cacheaside.ErrRedis) {

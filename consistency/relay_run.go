@@ -194,13 +194,13 @@ func (r *relayRun) runUserCode(ctx context.Context, out *outcomes, tasks []task)
 
 // invalidate invalidates keys in one call, and returns those that have failed. It records whether
 // Redis was reachable.
-func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until time.Time) keyErrors {
+func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until time.Time) failures {
 	if len(keys) == 0 {
 		return nil
 	}
 	limited, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	failed := keyErrorsOf(keys, r.cache.InvalidateKeys(limited, keys...))
+	failed := failuresOf(keys, r.cache.InvalidateKeys(limited, keys...))
 	if ctx.Err() == nil {
 		r.updateOutage(ctx, keys, failed)
 	}

@@ -53,7 +53,7 @@ type job struct {
 // A jobResult reports that a job has ended, or that it has timed out.
 type jobResult struct {
 	*job
-	failed    keyErrors
+	failed    failures
 	outOfTime bool // the user code used all its time
 	stillRuns bool // the job has timed out and has not ended
 }
@@ -271,7 +271,7 @@ func (j *job) keys() []cacheaside.Key {
 // runJob adds the keys of a job to their filter and then invalidates them, or reloads them. It
 // returns the keys that have failed, and whether the user code used all its time. The invalidation
 // has its own time, so that keys are also invalidated if the filter has used all its time.
-func (r *Relay) runJob(ctx context.Context, j *job) (failed keyErrors, outOfTime bool) {
+func (r *Relay) runJob(ctx context.Context, j *job) (failed failures, outOfTime bool) {
 	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
 	if j.worker.reload {
@@ -281,18 +281,18 @@ func (r *Relay) runJob(ctx context.Context, j *job) (failed keyErrors, outOfTime
 	outOfTime = limited.Err() != nil
 	after, cancel := context.WithTimeout(ctx, r.options.ClaimFor/6)
 	defer cancel()
-	maps.Copy(failed, keyErrorsOf(admitted, committed(after)))
+	maps.Copy(failed, failuresOf(admitted, committed(after)))
 	return failed, outOfTime
 }
 
 // reload reloads keys, and invalidates those that cannot be reloaded. It returns the keys for
 // which neither succeeded, and those that their filter has not admitted. The rows are committed,
 // so reload does not call the function that the admission returns.
-func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed keyErrors, outOfTime bool) {
+func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed failures, outOfTime bool) {
 	admitting, cancel := half(limited)
 	_, _, notAdmitted := admit(admitting, r.cache.InsertingKeys, keys)
 	cancel()
-	failed = keyErrorsOf(keys, r.cache.RefreshKeys(limited, keys...))
+	failed = failuresOf(keys, r.cache.RefreshKeys(limited, keys...))
 	outOfTime = limited.Err() != nil
 	var stale []cacheaside.Key
 	for k, err := range failed {
@@ -305,7 +305,7 @@ func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (fai
 		r.count(func(c *counted) { c.NotReloaded += int64(len(stale)) })
 		after, cancel := context.WithTimeout(ctx, r.options.ClaimFor/6)
 		defer cancel()
-		maps.Copy(failed, keyErrorsOf(stale, r.cache.InvalidateKeys(after, stale...)))
+		maps.Copy(failed, failuresOf(stale, r.cache.InvalidateKeys(after, stale...)))
 	}
 	failed.join(notAdmitted)
 	return failed, outOfTime

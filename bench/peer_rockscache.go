@@ -75,21 +75,21 @@ func (r *rocks) GetMany(ctx context.Context, keys []string) (map[string]*Row, er
 	}
 	texts, err := r.cache.FetchBatch2(ctx, names, r.ttl, func(missing []int) (map[int]string, error) {
 		ask := make([]string, len(missing))
-		for i, at := range missing {
-			ask[i] = keys[at]
+		for i, position := range missing {
+			ask[i] = keys[position]
 		}
 		rows, err := r.config.loadMany(ctx, ask)
 		if err != nil {
 			return nil, err
 		}
 		out := make(map[int]string, len(rows))
-		for i, at := range missing {
+		for i, position := range missing {
 			if v := rows[ask[i]]; v != nil {
 				b, err := json.Marshal(v)
 				if err != nil {
 					return nil, err
 				}
-				out[at] = string(b)
+				out[position] = string(b)
 			}
 		}
 		return out, nil

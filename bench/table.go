@@ -74,12 +74,12 @@ func quantile(v []float64, q float64) float64 {
 		return 0
 	}
 	v = slices.Sorted(slices.Values(v))
-	at := q * float64(len(v)-1)
-	i := int(at)
+	rank := q * float64(len(v)-1)
+	i := int(rank)
 	if i+1 == len(v) {
 		return v[i]
 	}
-	return v[i] + (at-float64(i))*(v[i+1]-v[i])
+	return v[i] + (rank-float64(i))*(v[i+1]-v[i])
 }
 
 // spread returns the lower and upper quartiles of v: the middle half of the runs lies between them.

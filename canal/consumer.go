@@ -132,15 +132,15 @@ func (c *Consumer) Health(within time.Duration) error {
 	c.mu.Lock()
 	running := c.running
 	c.mu.Unlock()
-	what, failure := c.failing.Longest()
+	part, failure := c.failing.Longest()
 	switch {
 	case !running:
 		return errors.New("canal: the Consumer does not run")
 	case s.Busy > within:
 		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.WaitingFor,
 			s.Busy.Round(time.Millisecond))
-	case what != "":
-		return wording.Errorf("canal: %s: %w", what, failure.Err)
+	case part != "":
+		return wording.Errorf("canal: %s: %w", part, failure.Err)
 	case !s.Active:
 		return nil
 	case s.Lag > within:

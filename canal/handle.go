@@ -72,9 +72,9 @@ func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
 	if len(tables) == 0 && !all {
 		return
 	}
-	for t, why := range c.presence.set(tables, all) {
+	for t, reason := range c.presence.set(tables, all) {
 		for _, b := range c.of[t] {
-			c.alert(AlertMissingTable, b.name, errors.New(b.title()+": "+why))
+			c.alert(AlertMissingTable, b.name, errors.New(b.title()+": "+reason))
 		}
 	}
 }

@@ -132,11 +132,11 @@ func (s *session) addMessage(w *work, m *event.Message) (gap bool) {
 const maxUnknown = 10
 
 // rejectMessage reports a message that was not, or not completely, understood.
-func (s *session) rejectMessage(w *work, m *event.Message, park bool, why error) {
+func (s *session) rejectMessage(w *work, m *event.Message, park bool, reason error) {
 	s.update(func(s *Stats) { s.Misunderstood++ })
-	s.alert(AlertNotUnderstood, outboxName, why)
+	s.alert(AlertNotUnderstood, outboxName, reason)
 	if park {
 		w.parked = append(w.parked,
-			toPark{parking.Parked{Binding: outboxName, Message: m.Content, Reason: why.Error()}, why})
+			toPark{parking.Parked{Binding: outboxName, Message: m.Content, Reason: reason.Error()}, reason})
 	}
 }

@@ -58,7 +58,7 @@ func (p *presence) set(tables map[event.Table]string, all bool) (added map[event
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	added = maps.Clone(tables)
-	maps.DeleteFunc(added, func(t event.Table, why string) bool { return p.missing[t] == why })
+	maps.DeleteFunc(added, func(t event.Table, reason string) bool { return p.missing[t] == reason })
 	if all {
 		clear(p.missing)
 	}
@@ -72,7 +72,7 @@ func (p *presence) setIncomplete(tables map[event.Table]string) (added map[event
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	added = maps.Clone(tables)
-	maps.DeleteFunc(added, func(t event.Table, why string) bool { return p.incomplete[t] == why })
+	maps.DeleteFunc(added, func(t event.Table, reason string) bool { return p.incomplete[t] == reason })
 	p.incomplete = maps.Clone(tables)
 	return added
 }
@@ -82,10 +82,10 @@ func (p *presence) setIncomplete(tables map[event.Table]string) (added map[event
 func (p *presence) absences(bindings []Binding) (missing, unchanged []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, of := range []map[event.Table]string{p.missing, p.incomplete} {
+	for _, tables := range []map[event.Table]string{p.missing, p.incomplete} {
 		for i := range bindings {
-			if why, ok := of[bindings[i].table]; ok {
-				missing = append(missing, bindings[i].title()+": "+why)
+			if reason, ok := tables[bindings[i].table]; ok {
+				missing = append(missing, bindings[i].title()+": "+reason)
 			}
 		}
 	}

@@ -63,14 +63,14 @@ func (s *session) saveLoop(ctx context.Context) {
 }
 
 // save saves a position, and reports whether that succeeded.
-func (s *session) save(ctx context.Context, at event.Position) bool {
+func (s *session) save(ctx context.Context, position event.Position) bool {
 	ctx, cancel := context.WithTimeout(ctx, longPause)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
 		err := errors.New("the checkpoint called runtime.Goexit")
 		defer func() { done <- err }()
-		err = guarded(ctx, func(ctx context.Context) error { return s.checkpoint.Save(ctx, at, s.token) })
+		err = guarded(ctx, func(ctx context.Context) error { return s.checkpoint.Save(ctx, position, s.token) })
 	}()
 	for {
 		select {
@@ -80,9 +80,9 @@ func (s *session) save(ctx context.Context, at event.Position) bool {
 				return false
 			}
 			s.recovered(AlertCheckpoint)
-			s.saved = at
-			s.release(at)
-			s.update(func(s *Stats) { s.Saved = at })
+			s.saved = position
+			s.release(position)
+			s.update(func(s *Stats) { s.Saved = position })
 			return true
 		case <-time.After(2 * longPause): // the context of Save ends after one longPause
 			s.failed(AlertCheckpoint, errNoReply)
@@ -91,8 +91,8 @@ func (s *session) save(ctx context.Context, at event.Position) bool {
 }
 
 // release reports to the Source that its log before a position is no longer needed.
-func (c *Consumer) release(at event.Position) {
+func (c *Consumer) release(position event.Position) {
 	if r, ok := c.source.(Retainer); ok {
-		r.Saved(at)
+		r.Saved(position)
 	}
 }

@@ -109,15 +109,15 @@ func (h *hold) expire() {
 }
 
 // lose ends the leases, because another holder may get the lock from now on.
-func (h *hold) lose(why error) {
-	if !errors.Is(why, ErrLost) {
-		why = fmt.Errorf("%w: %w", ErrLost, why)
+func (h *hold) lose(reason error) {
+	if !errors.Is(reason, ErrLost) {
+		reason = fmt.Errorf("%w: %w", ErrLost, reason)
 	}
 	h.mu.Lock()
-	leases, wasGranted := h.end(why), h.lock != nil
+	leases, wasGranted := h.end(reason), h.lock != nil
 	h.mu.Unlock()
 	for _, s := range leases {
-		s.cancel(why)
+		s.cancel(reason)
 	}
 	if len(leases) == 0 || !wasGranted { // it has ended already, or start will release it
 		return
@@ -141,13 +141,13 @@ func (h *hold) releaseLost() {
 
 // end records the cause of the end and returns the leases, or none if the hold has already ended.
 // The caller holds h.mu.
-func (h *hold) end(why error) []*Lease {
+func (h *hold) end(reason error) []*Lease {
 	if h.endCause() != nil {
 		return nil
 	}
-	h.stop(why)
+	h.stop(reason)
 	if h.observeEnd != nil {
-		h.observeEnd(lossOnly(why))
+		h.observeEnd(lossOnly(reason))
 	}
 	for _, t := range []*time.Timer{h.expiryTimer, h.maxHoldTimer, h.renewTimer} {
 		if t != nil {
@@ -253,12 +253,12 @@ func (h *hold) closeLease(s *Lease) error {
 
 // finish ends all leases with the cause why and releases the lock, once. It returns an error if
 // the lock was lost or its release is not confirmed.
-func (h *hold) finish(why error) error {
+func (h *hold) finish(reason error) error {
 	h.mu.Lock()
-	leases := h.end(why)
+	leases := h.end(reason)
 	h.mu.Unlock()
 	for _, s := range leases {
-		s.cancel(why)
+		s.cancel(reason)
 	}
 	h.once.Do(func() {
 		defer h.l.forget(h)

@@ -49,7 +49,7 @@ type Options struct {
 // Begin and end may be called while internal mutexes of the Locker are held. They must be fast
 // and must not block or panic. A panic is recovered and logged once (Options.Logger).
 type Observer interface {
-	Begin(ctx context.Context, op, locker string, n int) (own context.Context, end func(error))
+	Begin(ctx context.Context, op, locker string, n int) (spanned context.Context, end func(error))
 }
 
 // Operations that an Observer is notified of.

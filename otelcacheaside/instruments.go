@@ -94,16 +94,17 @@ func New(options *Options) (*Instruments, error) {
 type labels struct{ op, of, failure string }
 
 // Begin implements the Observer of packages cacheaside and lock. Only these packages call it.
-func (i *Instruments) Begin(ctx context.Context, op, of string, keys int) (own context.Context, end func(error)) {
+func (i *Instruments) Begin(ctx context.Context, op, name string, keys int) (spanned context.Context, end func(error)) {
 	began := time.Now()
-	own, span := i.tracer.Start(ctx, "cacheaside "+op)
+	spanned, span := i.tracer.Start(ctx, "cacheaside "+op)
 	if span.IsRecording() {
-		span.SetAttributes(i.with(op, of)...)
+		span.SetAttributes(i.with(op, name)...)
 		span.SetAttributes(attribute.Int("cacheaside.keys", keys))
 	}
-	return own, func(err error) {
+	return spanned, func(err error) {
 		failure := failureOf(err)
-		i.duration.Record(own, time.Since(began).Seconds(), metric.WithAttributeSet(i.set(labels{op, of, failure})))
+		i.duration.Record(spanned, time.Since(began).Seconds(),
+			metric.WithAttributeSet(i.set(labels{op, name, failure})))
 		if failure != "" && span.IsRecording() {
 			span.SetAttributes(attribute.String("error.type", failure))
 			if failure != notFound {
@@ -114,10 +115,10 @@ func (i *Instruments) Begin(ctx context.Context, op, of string, keys int) (own c
 	}
 }
 
-func (i *Instruments) with(op, of string) []attribute.KeyValue {
-	subject := attribute.String("cacheaside.loader", of)
+func (i *Instruments) with(op, name string) []attribute.KeyValue {
+	subject := attribute.String("cacheaside.loader", name)
 	if op == lock.OpWait || op == lock.OpHold {
-		subject = attribute.String("cacheaside.locker", of)
+		subject = attribute.String("cacheaside.locker", name)
 	}
 	return append([]attribute.KeyValue{attribute.String("cacheaside.operation", op), subject}, i.name...)
 }
@@ -196,8 +197,8 @@ func (i *Instruments) Close() error {
 
 // claim registers a kind and name. It returns an error if it is registered already, because both
 // would be one series.
-func (i *Instruments) claim(kind, name string, of any) error {
-	if v := reflect.ValueOf(of); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+func (i *Instruments) claim(kind, name string, instrument any) error {
+	if v := reflect.ValueOf(instrument); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("otelcacheaside: the %s is nil", kind)
 	}
 	i.mu.Lock()

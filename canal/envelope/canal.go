@@ -18,24 +18,24 @@ import (
 func Canal(message []byte) ([]event.Change, error) { return decode("canal's", message, flat) }
 
 func flat(m *record) ([]event.Change, error) {
-	at := origin{schema: m.text("database"), table: m.text("table")}
+	source := origin{schema: m.text("database"), table: m.text("table")}
 	if ms := m.integer("es"); ms > 0 {
-		at.time = time.UnixMilli(ms)
+		source.time = time.UnixMilli(ms)
 	}
 	kind, sql, isDDL := m.text("type"), m.text("sql"), m.bool("isDdl")
 	err := m.err
 	switch kind { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
 	case "INSERT", "UPDATE", "DELETE":
 		if err == nil {
-			return flatRows(at, kind, m)
+			return flatRows(source, kind, m)
 		}
 	case "QUERY", "EVENTTYPECOMPATIBLEPROTO2": // a statement that canal does not recognise
 		if err == nil && !isDDL {
 			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events)
 		}
-		return origin{time: at.time}.statement(sql, err)
+		return origin{time: source.time}.statement(sql, err)
 	case "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
-		return at.statement(sql, err)
+		return source.statement(sql, err)
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
 		if err == nil {
 			return nil, nil
@@ -43,19 +43,19 @@ func flat(m *record) ([]event.Change, error) {
 	default:
 		err = cmp.Or(err, errNoType)
 	}
-	return at.refused(err)
+	return source.refused(err)
 }
 
-func flatRows(at origin, kind string, m *record) ([]event.Change, error) {
+func flatRows(source origin, kind string, m *record) ([]event.Change, error) {
 	data, old := m.array("data"), m.array("old")
 	types := flatTypes(m)
 	if m.err != nil {
-		return at.refused(m.err)
+		return source.refused(m.err)
 	}
 	if len(data) == 0 { // logged as a statement: the rows and tables that it changed are unknown
-		return at.unknownEffect(), nil
+		return source.unknownEffect(), nil
 	}
-	if at.schema == "" || at.table == "" {
+	if source.schema == "" || source.table == "" {
 		return nil, errNoTable
 	}
 	value := func(column string, raw json.RawMessage) event.Value { return types[column].value(raw) }
@@ -64,21 +64,21 @@ func flatRows(at origin, kind string, m *record) ([]event.Change, error) {
 	for i, raw := range data {
 		r, err := readRow(raw, value)
 		if err != nil {
-			return at.unread(fmt.Sprintf("data[%d]", i), err)
+			return source.unread(fmt.Sprintf("data[%d]", i), err)
 		}
 		switch kind {
 		case "INSERT":
-			changes = append(changes, at.rowChange(event.Insert, event.Row{}, s.row(r)))
+			changes = append(changes, source.rowChange(event.Insert, event.Row{}, s.row(r)))
 		case "DELETE":
-			changes = append(changes, at.rowChange(event.Delete, s.row(r), event.Row{}))
+			changes = append(changes, source.rowChange(event.Delete, s.row(r), event.Row{}))
 		case "UPDATE":
-			c := at.rowChange(event.Update, unknownRow(), s.row(r))
+			c := source.rowChange(event.Update, unknownRow(), s.row(r))
 			// Versions that omit empty entries of old send fewer entries than rows. An entry may
 			// then belong to another row: https://github.com/alibaba/canal/pull/5021
 			if len(old) == len(data) {
 				o, err := readRow(old[i], value)
 				if err != nil {
-					return at.unread(fmt.Sprintf("old[%d]", i), err)
+					return source.unread(fmt.Sprintf("old[%d]", i), err)
 				}
 				if before, ok := r.before(o); ok {
 					c.Before = s.row(before)
@@ -112,15 +112,15 @@ func flatTypes(m *record) map[string]flatType {
 		}
 		word, _, _ := strings.Cut(full, "(")
 		word, _, _ = strings.Cut(word, " ")
-		of := flatType{word: strings.ToLower(word), setBytes: &setBytes}
+		parsed := flatType{word: strings.ToLower(word), setBytes: &setBytes}
 		if len(full) < maxDigits { // longer types list names
-			of.full = strings.ToLower(full)
-			_, _ = fmt.Sscanf(full[len(word):], "(%d", &of.width)
+			parsed.full = strings.ToLower(full)
+			_, _ = fmt.Sscanf(full[len(word):], "(%d", &parsed.width)
 		}
-		if of.word == "enum" || of.word == "set" {
-			of.names = names(full)
+		if parsed.word == "enum" || parsed.word == "set" {
+			parsed.names = names(full)
 		}
-		types[column.name] = of
+		types[column.name] = parsed
 	}
 	return types
 }
@@ -201,13 +201,13 @@ func (f flatType) set(s string) event.Value {
 	if f.names == nil || err != nil || bits.Len64(n) > len(f.names) {
 		return event.Value{}
 	}
-	var of []string
+	var members []string
 	for ; n != 0; n &= n - 1 {
 		name := f.names[bits.TrailingZeros64(n)]
 		if *f.setBytes -= len(name) + 1; *f.setBytes < 0 {
 			return event.Value{}
 		}
-		of = append(of, name)
+		members = append(members, name)
 	}
-	return event.TextValue(strings.Join(of, ","))
+	return event.TextValue(strings.Join(members, ","))
 }

@@ -74,24 +74,24 @@ func (i identities) debezium(m *record, schema json.RawMessage) ([]event.Change,
 		return nil, errFlattened
 	}
 	source := m.object("source")
-	at := origin{schema: source.text("db"), table: source.text("table")}
+	place := origin{schema: source.text("db"), table: source.text("table")}
 	r := rows{schema: schema, value: field.value}
 	if source.text("connector") == "postgresql" { // a binding names a table's schema, not its database
-		at.schema = source.text("schema")
+		place.schema = source.text("schema")
 		r.value = field.ofPostgres
-		r.identity, r.known = i[event.Table{Schema: at.schema, Name: at.table}]
+		r.identity, r.known = i[event.Table{Schema: place.schema, Name: place.table}]
 		r.postgres = true
 	}
 	if ms := source.integer("ts_ms"); ms > 0 {
-		at.time = time.UnixMilli(ms)
+		place.time = time.UnixMilli(ms)
 	}
 	m.fail("source", source.err)
 	switch {
 	case m.has("op"):
-		return r.change(at, m)
+		return r.change(place, m)
 	case m.has("ddl") || m.has("tableChanges"):
 		database, sql := m.text("databaseName"), m.text("ddl")
-		return origin{database, "", at.time}.statement(sql, m.err)
+		return origin{database, "", place.time}.statement(sql, m.err)
 	}
 	return nil, errFlattened
 }
@@ -123,37 +123,37 @@ type rows struct {
 }
 
 // change returns the change of a message that has an op.
-func (r *rows) change(at origin, m *record) ([]event.Change, error) {
+func (r *rows) change(source origin, m *record) ([]event.Change, error) {
 	op := m.text("op")
 	kind, isRow := debeziumKinds[op]
 	switch {
 	case m.err != nil:
-		return at.refused(m.err)
+		return source.refused(m.err)
 	case op == "m": // pg_logical_emit_message: not a row
 		return nil, nil
-	case at.schema == "" || at.table == "":
+	case source.schema == "" || source.table == "":
 		return nil, errNoTable
 	case op == "t":
-		return []event.Change{at.change(event.Truncate)}, nil
+		return []event.Change{source.change(event.Truncate)}, nil
 	case !isRow:
-		return at.refused(errors.New("op: unknown value"))
+		return source.refused(errors.New("op: unknown value"))
 	}
 	var before, after row
 	var err error
 	if kind == event.Update || kind == event.Delete {
 		if before, err = r.side(m, "before"); err != nil {
-			return at.unread("before", err)
+			return source.unread("before", err)
 		}
 	}
 	if kind != event.Delete {
 		if after, err = r.side(m, "after"); err != nil {
-			return at.unread("after", err)
+			return source.unread("after", err)
 		}
 	}
 	if r.postgres {
 		before = r.identified(before, after)
 	}
-	c := at.change(kind)
+	c := source.change(kind)
 	if kind == event.Update || kind == event.Delete {
 		c.Before = r.shapes.row(before)
 	}
@@ -195,8 +195,8 @@ func (r *rows) identified(before, after row) row {
 	}
 	known := row{before.names, make([]event.Value, len(before.names))}
 	for _, column := range r.identity {
-		if at := find(before.names, column); at >= 0 && !before.values[at].IsNull() { // such columns are NOT NULL
-			known.values[at] = before.values[at]
+		if i := find(before.names, column); i >= 0 && !before.values[i].IsNull() { // such columns are NOT NULL
+			known.values[i] = before.values[i]
 		}
 	}
 	return known
@@ -205,16 +205,16 @@ func (r *rows) identified(before, after row) row {
 // find returns the index of a column, or -1. Case does not matter, except between columns of a
 // table that differ in nothing else.
 func find(names []string, column string) int {
-	if at := slices.Index(names, column); at >= 0 {
-		return at
+	if index := slices.Index(names, column); index >= 0 {
+		return index
 	}
 	found := -1
-	for at, name := range names {
+	for index, name := range names {
 		if strings.EqualFold(name, column) {
 			if found >= 0 {
 				return -1
 			}
-			found = at
+			found = index
 		}
 	}
 	return found

@@ -103,12 +103,12 @@ func (s *source) addUnacked(m *Message) {
 
 func (s *source) acknowledge(m *Message) {
 	s.mu.Lock()
-	at := slices.Index(s.unacked, m)
-	if at >= 0 {
-		s.unacked = slices.Delete(s.unacked, at, at+1)
+	i := slices.Index(s.unacked, m)
+	if i >= 0 {
+		s.unacked = slices.Delete(s.unacked, i, i+1)
 	}
 	s.mu.Unlock()
-	if at >= 0 && m.Ack != nil {
+	if i >= 0 && m.Ack != nil {
 		m.Ack()
 	}
 }

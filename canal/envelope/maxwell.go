@@ -19,24 +19,24 @@ func Maxwell(message []byte) ([]event.Change, error) {
 }
 
 func maxwell(m *record) ([]event.Change, error) {
-	at := origin{m.text("database"), m.text("table"), maxwellTime(m.integer("ts"))}
+	source := origin{m.text("database"), m.text("table"), maxwellTime(m.integer("ts"))}
 	kind, sql := m.text("type"), m.text("sql")
 	err := m.err
 	switch kind {
 	case "insert", "update", "delete", "bootstrap-insert":
 		if err == nil {
-			return maxwellRow(at, kind, m.raw("data"), m.raw("old"))
+			return maxwellRow(source, kind, m.raw("data"), m.raw("old"))
 		}
 	case "bootstrap-start", "bootstrap-complete":
 		if err == nil {
 			return nil, nil
 		}
 	case "table-create", "table-alter", "table-drop", "database-create", "database-alter", "database-drop":
-		return at.statement(sql, err)
+		return source.statement(sql, err)
 	default:
 		err = cmp.Or(err, errNoType)
 	}
-	return at.refused(err)
+	return source.refused(err)
 }
 
 // maxwellTime returns the time of ts. It is in seconds for rows, and in milliseconds for DDL
@@ -51,34 +51,34 @@ func maxwellTime(ts int64) time.Time {
 	return time.UnixMilli(ts)
 }
 
-func maxwellRow(at origin, kind string, newRow, oldRow json.RawMessage) ([]event.Change, error) {
-	if at.schema == "" || at.table == "" {
+func maxwellRow(source origin, kind string, newRow, oldRow json.RawMessage) ([]event.Change, error) {
+	if source.schema == "" || source.table == "" {
 		return nil, errNoTable
 	}
 	if kindOf(newRow) == '"' {
-		return at.unread("data", errors.New("the data is encrypted: Maxwell's encrypt must be none"))
+		return source.unread("data", errors.New("the data is encrypted: Maxwell's encrypt must be none"))
 	}
 	data, err := readRow(newRow, maxwellValue)
 	if err != nil {
-		return at.unread("data", err)
+		return source.unread("data", err)
 	}
 	var s shapes
 	switch kind {
 	case "insert":
-		return []event.Change{at.rowChange(event.Insert, event.Row{}, s.row(data))}, nil
+		return []event.Change{source.rowChange(event.Insert, event.Row{}, s.row(data))}, nil
 	case "bootstrap-insert":
-		return []event.Change{at.rowChange(event.Read, event.Row{}, s.row(data))}, nil
+		return []event.Change{source.rowChange(event.Read, event.Row{}, s.row(data))}, nil
 	case "delete":
-		return []event.Change{at.rowChange(event.Delete, s.row(data), event.Row{})}, nil
+		return []event.Change{source.rowChange(event.Delete, s.row(data), event.Row{})}, nil
 	}
 	var old row
 	if kindOf(oldRow) != 'n' {
 		if old, err = readRow(oldRow, maxwellValue); err != nil {
-			return at.unread("old", err)
+			return source.unread("old", err)
 		}
 	}
 	data = withNulls(data, old)
-	c := at.rowChange(event.Update, unknownRow(), s.row(data))
+	c := source.rowChange(event.Update, unknownRow(), s.row(data))
 	if before, ok := data.before(old); ok {
 		c.Before = s.row(before)
 	}

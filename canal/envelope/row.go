@@ -36,12 +36,12 @@ func readRow(raw []byte, value func(column string, raw json.RawMessage) event.Va
 func (r row) before(old row) (before row, ok bool) {
 	before = row{r.names, slices.Clone(r.values)}
 	for i, name := range old.names {
-		at := slices.Index(r.names, name)
-		if at < 0 {
+		found := slices.Index(r.names, name)
+		if found < 0 {
 			return row{}, false
 		}
-		ok = ok || !r.values[at].Equal(old.values[i])
-		before.values[at] = old.values[i]
+		ok = ok || !r.values[found].Equal(old.values[i])
+		before.values[found] = old.values[i]
 	}
 	return before, ok
 }

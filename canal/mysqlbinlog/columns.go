@@ -113,13 +113,13 @@ func (d *described) isKey(i int) bool {
 }
 
 // warnNoKey warns, once for each table, that no key can be made of column i.
-func (d *described) warnNoKey(i int, why string) {
+func (d *described) warnNoKey(i int, reason string) {
 	if !d.isKey(i) || d.warned[d.table] {
 		return
 	}
 	d.warned[d.table] = true
 	d.warn("mysqlbinlog: no key can be made of a column: each change invalidates all keys", "table",
-		d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", why)
+		d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", reason)
 }
 
 // padded returns the function that converts an unsigned number of column i to a Value. The log does

@@ -42,8 +42,8 @@ func (s *Source) explainReplication(err error) error {
 // bytes of an event that could not be parsed.
 func (s *Source) explain(err error) error {
 	if broken, ok := errors.AsType[*replication.EventError](err); ok {
-		what, _, _ := strings.Cut(broken.Err, ", data")
-		return fmt.Errorf("an event (%s) cannot be read: %.200s", broken.Header.EventType, what)
+		text, _, _ := strings.Cut(broken.Err, ", data")
+		return fmt.Errorf("an event (%s) cannot be read: %.200s", broken.Header.EventType, text)
 	}
 	e, ok := errors.AsType[*mysql.MyError](err)
 	if !ok || errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) {

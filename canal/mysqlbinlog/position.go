@@ -57,12 +57,12 @@ func parse(p event.Position, flavor string) (position, error) {
 	if !ok {
 		server, set = "", server
 	}
-	at, err := parseSet(set, flavor)
+	parsed, err := parseSet(set, flavor)
 	if err != nil {
 		return position{}, fmt.Errorf("%w: %.200q is not a position: %w", canal.ErrPositionLost, set, err)
 	}
-	at.server = server
-	return at, nil
+	parsed.server = server
+	return parsed, nil
 }
 
 func parseSet(set, flavor string) (position, error) {
@@ -70,7 +70,7 @@ func parseSet(set, flavor string) (position, error) {
 		s, err := mysql.ParseMysqlGTIDSet(set)
 		return position{set: s}, err
 	}
-	at := &mysql.MariadbGTIDSet{Sets: map[uint32]*mysql.MariadbGTID{}}
+	parsed := &mysql.MariadbGTIDSet{Sets: map[uint32]*mysql.MariadbGTID{}}
 	for one := range strings.SplitSeq(set, ",") {
 		if one == "" && set == "" { // a server that has logged nothing
 			break
@@ -79,12 +79,12 @@ func parseSet(set, flavor string) (position, error) {
 		if err != nil {
 			return position{}, err
 		}
-		if at.Sets[id.DomainID] != nil || one == "" {
+		if parsed.Sets[id.DomainID] != nil || one == "" {
 			return position{}, fmt.Errorf("domain %d appears twice", id.DomainID)
 		}
-		at.Sets[id.DomainID] = id
+		parsed.Sets[id.DomainID] = id
 	}
-	return position{set: at}, nil
+	return position{set: parsed}, nil
 }
 
 func (p position) text() event.Position {

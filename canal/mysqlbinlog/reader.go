@@ -74,7 +74,7 @@ type transaction struct {
 // decode reads the rows of needed tables. It returns no error for an event that cannot be read.
 // Otherwise the stream would end there, and after each restart it would end there again.
 func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
-	at, err := e.DecodeHeader(data)
+	header, err := e.DecodeHeader(data)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 		r.unread[e] = k.err
 		return nil
 	}
-	if err := e.DecodeData(at, data); err != nil {
+	if err := e.DecodeData(header, data); err != nil {
 		r.unread[e] = err
 	}
 	return nil
@@ -235,9 +235,9 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 }
 
 // unreadable adds a Replace of a table, or of all tables if table is zero.
-func (r *reader) unreadable(table event.Table, why error) {
+func (r *reader) unreadable(table event.Table, reason error) {
 	r.changes = append(r.changes, event.Change{Schema: table.Schema, Table: table.Name, Kind: event.Replace,
-		Time: r.time, Unread: withoutRow(why)})
+		Time: r.time, Unread: withoutRow(reason)})
 	r.bytes += 200
 }
 

@@ -139,11 +139,11 @@ func (s *server) collations() error {
 
 // executed returns the position after all logged transactions.
 func (s *server) executed() (position, error) {
-	what := "@@global.gtid_executed"
+	variable := "@@global.gtid_executed"
 	if s.flavor == mysql.MariaDBFlavor {
-		what = "@@global.gtid_binlog_pos"
+		variable = "@@global.gtid_binlog_pos"
 	}
-	rows, err := s.ask("SELECT " + what)
+	rows, err := s.ask("SELECT " + variable)
 	if err != nil {
 		return position{}, err
 	}

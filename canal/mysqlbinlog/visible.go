@@ -80,7 +80,7 @@ const invisible = "its commit waits for the reply of a replica (semi-synchronous
 // binlog_snapshot_position give the end of the last transaction that the engine has committed.
 // They are read under the mutex that also protects both steps
 // (https://mariadb.com/kb/en/enhancements-for-start-transaction-with-consistent-snapshot/).
-func (s *server) visiblePosition() (file string, at place, err error) {
+func (s *server) visiblePosition() (file string, end place, err error) {
 	rows, err := s.ask("SHOW STATUS LIKE 'binlog_snapshot_%'")
 	if err != nil {
 		return "", place{}, err
@@ -88,15 +88,15 @@ func (s *server) visiblePosition() (file string, at place, err error) {
 	for _, r := range rows {
 		switch {
 		case strings.EqualFold(r[0], "binlog_snapshot_file"):
-			file, at.file = r[1], number(r[1])
+			file, end.file = r[1], number(r[1])
 		case strings.EqualFold(r[0], "binlog_snapshot_position"):
-			at.pos, err = strconv.ParseUint(r[1], 10, 64)
+			end.pos, err = strconv.ParseUint(r[1], 10, 64)
 		}
 	}
-	if err != nil || at.file == 0 {
+	if err != nil || end.file == 0 {
 		return "", place{}, fmt.Errorf("the server does not report which transactions are visible: %d rows", len(rows))
 	}
-	return file, at, nil
+	return file, end, nil
 }
 
 // startPosition returns the position after the visible changes. Changes that are in the log but
@@ -105,12 +105,12 @@ func (s *server) startPosition() (position, error) {
 	if s.flavor != mysql.MariaDBFlavor {
 		return s.executed()
 	}
-	file, at, err := s.visiblePosition()
+	file, end, err := s.visiblePosition()
 	if err != nil {
 		return position{}, err
 	}
 	// the server reads the file up to this place
-	rows, err := s.ask("SELECT BINLOG_GTID_POS(?, ?)", file, int64(at.pos))
+	rows, err := s.ask("SELECT BINLOG_GTID_POS(?, ?)", file, int64(end.pos))
 	if err != nil {
 		return position{}, err
 	}
@@ -120,7 +120,7 @@ func (s *server) startPosition() (position, error) {
 			return position{}, err
 		}
 		if !logged.set.IsEmpty() { // the server has logged transactions
-			return position{}, fmt.Errorf("the server does not return the event at %s:%d", file, at.pos)
+			return position{}, fmt.Errorf("the server does not return the event at %s:%d", file, end.pos)
 		}
 	}
 	return parseSet(rows[0][0], s.flavor)

@@ -173,8 +173,8 @@ func (t *table) problemsOf(m member, name string, columns []string, p publicatio
 			"the publication %s publishes changes of %s as those of %s (publish_via_partition_root): bind %s, or "+
 				"ALTER PUBLICATION %s SET (publish_via_partition_root = false)", name, m.Name, m.Top, m.Top, quoted))
 	}
-	if why := m.check(name, columns, p); why != "" {
-		all = append(all, why)
+	if reason := m.check(name, columns, p); reason != "" {
+		all = append(all, reason)
 	}
 	return all
 }
@@ -258,8 +258,8 @@ func (s *session) missing(ctx context.Context, c *catalog, need event.Need) (map
 	missing := map[event.Table]string{}
 	for _, t := range sortedTables(need) {
 		if is := c.tables[t]; is != nil {
-			if why := is.whyNotLogged(); why != "" {
-				missing[t] = why
+			if reason := is.whyNotLogged(); reason != "" {
+				missing[t] = reason
 			}
 			continue
 		}

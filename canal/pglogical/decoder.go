@@ -83,12 +83,12 @@ func (d *decoder) setCatalog(c *catalog) {
 // server described it. This name counts only while the catalog has no table of this name. If it
 // has another one, that table was replaced as a whole, and own may be out of date: PostgreSQL 15
 // does not describe a relation again after ALTER SCHEMA … RENAME. PostgreSQL 18 does.
-func (d *decoder) tablesOf(id uint32, own event.Table) (all []event.Table) {
+func (d *decoder) tablesOf(id uint32, self event.Table) (all []event.Table) {
 	for _, t := range d.catalog.of[id] {
 		all = append(all, t.Table)
 	}
-	if _, needed := d.needed[own]; needed && d.catalog.tables[own] == nil {
-		all = append(all, own)
+	if _, needed := d.needed[self]; needed && d.catalog.tables[self] == nil {
+		all = append(all, self)
 	}
 	return all
 }
@@ -100,25 +100,25 @@ func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN,
 	if len(data) == 0 {
 		return 0, errors.New("an empty message of the output plugin")
 	}
-	of, isRow := d.rowOf(data)
-	if isRow && (of == nil || len(of.tables) == 0) {
+	relation, isRow := d.rowOf(data)
+	if isRow && (relation == nil || len(relation.tables) == 0) {
 		return 0, nil
 	}
-	if isRow && of.columns == nil && of.message == nil {
-		for _, t := range of.tables {
+	if isRow && relation.columns == nil && relation.message == nil {
+		for _, t := range relation.tables {
 			d.wholeTable(t, event.Replace)
 		}
 		return 0, nil
 	}
-	if isRow && of.columns == nil { // it was described before DDL made it a needed one
-		if err := d.describe(ctx, of.message); err != nil {
+	if isRow && relation.columns == nil { // it was described before DDL made it a needed one
+		if err := d.describe(ctx, relation.message); err != nil {
 			return 0, err
 		}
-		of, _ = d.rowOf(data)
+		relation, _ = d.rowOf(data)
 	}
 	m, err := parseMessage(data)
 	if err != nil && isRow {
-		d.unreadable(of, err)
+		d.unreadable(relation, err)
 		return 0, nil
 	}
 	if err != nil {
@@ -141,19 +141,19 @@ func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN,
 		d.message(m)
 		return 0, nil
 	case *pglogrepl.InsertMessage:
-		c, err = of.inserted(m)
+		c, err = relation.inserted(m)
 	case *pglogrepl.UpdateMessage:
-		c, err = of.updated(m)
+		c, err = relation.updated(m)
 	case *pglogrepl.DeleteMessage:
-		c, err = of.deleted(m)
+		c, err = relation.deleted(m)
 	default: // types and origins
 		return 0, nil
 	}
 	if err != nil {
-		d.unreadable(of, err)
+		d.unreadable(relation, err)
 		return 0, nil
 	}
-	d.add(of, c, size(len(data), len(of.values)))
+	d.add(relation, c, size(len(data), len(relation.values)))
 	return 0, nil
 }
 
@@ -292,8 +292,8 @@ func (d *decoder) logSkipped(prefix string) {
 }
 
 // unreadable adds a Replace of the tables of a relation.
-func (d *decoder) unreadable(r *relation, why error) {
-	d.add(r, event.Change{Kind: event.Replace, Unread: why}, 200)
+func (d *decoder) unreadable(r *relation, reason error) {
+	d.add(r, event.Change{Kind: event.Replace, Unread: reason}, 200)
 }
 
 // truncate adds a Truncate of each table that was emptied, and a Replace of those of which only a

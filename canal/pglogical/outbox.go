@@ -120,7 +120,7 @@ func (o *Outbox) Health(ctx context.Context) error {
 }
 
 // health is Health. It returns the name of the database.
-func (o *Outbox) health(ctx context.Context) (own string, err error) {
+func (o *Outbox) health(ctx context.Context) (current string, err error) {
 	var level, plugin, database, status, reason string
 	var standby, exists bool
 	var version int
@@ -129,7 +129,7 @@ func (o *Outbox) health(ctx context.Context) (own string, err error) {
 		coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''),
 		current_setting('server_version_num')::int
 		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level,
-		&standby, &exists, &plugin, &database, &own, &status, &reason, &version)
+		&standby, &exists, &plugin, &database, &current, &status, &reason, &version)
 	invalid := whyInvalid(status, reason)
 	switch {
 	case err != nil:
@@ -141,14 +141,14 @@ func (o *Outbox) health(ctx context.Context) (own string, err error) {
 	case !exists:
 		err = fmt.Errorf("the slot %s does not exist, so that items are lost: start the Consumer, or, after CREATE "+
 			"PUBLICATION, %s", o.slot, createSlot(o.slot, version))
-	case plugin != "pgoutput" || database != own:
+	case plugin != "pgoutput" || database != current:
 		err = fmt.Errorf("the slot %s has the plugin %q and belongs to the database %q, not to %q: set "+
-			"OutboxOptions.Slot to the Options.Slot of the Source", o.slot, plugin, database, own)
+			"OutboxOptions.Slot to the Options.Slot of the Source", o.slot, plugin, database, current)
 	case invalid != "":
 		err = fmt.Errorf("the slot %s is invalid, so that items are lost: %s: start the Consumer, which creates the "+
 			"slot again and invalidates everything", o.slot, invalid)
 	}
-	return own, err
+	return current, err
 }
 
 // createSlot returns the query that creates a slot. See createStatement.

@@ -195,8 +195,8 @@ func (r *reader) beat(ctx context.Context) error {
 // that the Consumer has saved, and nothing after it.
 func (r *reader) status(reply bool) error {
 	if p := r.source.saved.Load(); p != nil {
-		if at, err := parse(*p); err == nil && at.system == r.at.system && at.database == r.at.database {
-			r.confirmed = max(r.confirmed, at.lsn)
+		if saved, err := parse(*p); err == nil && saved.system == r.at.system && saved.database == r.at.database {
+			r.confirmed = max(r.confirmed, saved.lsn)
 		}
 	}
 	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.source.options.Timeout)); err != nil {

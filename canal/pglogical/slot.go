@@ -159,7 +159,7 @@ func createStatement(name string, version int) string {
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 // start starts replication, with or without messages.
-func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, at pglogrepl.LSN, messages bool) error {
+func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, from pglogrepl.LSN, messages bool) error {
 	publication := strings.ReplaceAll(quote(s.options.Publication), "'", "''")
 	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
@@ -169,6 +169,6 @@ func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, at pglogrepl.LS
 	if messages {
 		args = append(args, "messages 'true'")
 	}
-	return pglogrepl.StartReplication(ctx, conn, quote(s.options.Slot), at,
+	return pglogrepl.StartReplication(ctx, conn, quote(s.options.Slot), from,
 		pglogrepl.StartReplicationOptions{PluginArgs: args})
 }

@@ -60,12 +60,12 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	}
 	defer closeNow(replication)
 	defer closes(ctx, replication.Conn())()
-	at, confirmed, err := s.begin(ctx, q, replication, need)
+	start, confirmed, err := s.begin(ctx, q, replication, need)
 	if err != nil {
 		return s.explainReplication(err)
 	}
 	parts := make(chan part)
-	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: confirmed, out: parts,
+	r := &reader{source: s, conn: replication, server: q, need: need, at: start, confirmed: confirmed, out: parts,
 		missing: missing, decoder: newDecoder(c, q, need)}
 	r.log, r.text = s.options.Logger, newTextDecoder(encoding)
 	g.Go(func() error { return s.explain(visible.Deliver(ctx, &sight{server: q}, invisible, parts, deliver)) })
@@ -77,49 +77,49 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 // confirmed is a position of the slot: the server may have discarded the log before it.
 func (s *Source) begin(
 	ctx context.Context, q *session, conn *pgconn.PgConn, need event.Need,
-) (at position, confirmed pglogrepl.LSN, err error) {
+) (start position, confirmed pglogrepl.LSN, err error) {
 	same, err := q.ask(ctx, "SELECT FROM pg_stat_activity WHERE pid = $1", strconv.FormatUint(uint64(conn.PID()), 10))
 	if err != nil {
-		return at, 0, err
+		return start, 0, err
 	}
 	if len(same) == 0 {
-		return at, 0, errors.New(
+		return start, 0, errors.New(
 			"two connections have reached two servers: a failover is in progress, or Options.ConnString names " +
 				"several primaries")
 	}
 	end, err := identify(ctx, conn)
 	if err != nil {
-		return at, 0, err
+		return start, 0, err
 	}
-	at = end
+	start = end
 	var known *position
 	if need.From != "" {
 		was, err := parse(need.From)
 		if err != nil {
-			return at, 0, err
+			return start, 0, err
 		}
 		if err := checkHistory(ctx, conn, was, end); err != nil {
-			return at, 0, err
+			return start, 0, err
 		}
-		known, at.catalog = &was, was.catalog
+		known, start.catalog = &was, was.catalog
 		if was.timeline != end.timeline {
 			// A promoted standby may lack commits that the Source has not read, but readers have.
 			// They are in no log. Without a catalog, all tables are replaced.
-			at.catalog = ""
+			start.catalog = ""
 		}
 	}
-	if at.lsn, err = s.prepare(ctx, q, conn, known, end); err != nil {
-		return at, 0, err
+	if start.lsn, err = s.prepare(ctx, q, conn, known, end); err != nil {
+		return start, 0, err
 	}
-	if err := s.start(ctx, conn, at.lsn, len(need.Messages) > 0); err != nil {
-		return at, 0, err
+	if err := s.start(ctx, conn, start.lsn, len(need.Messages) > 0); err != nil {
+		return start, 0, err
 	}
 	// Before the start, another reader may have advanced the slot. The server then begins there.
 	is, err := q.slot(ctx, s.options.Slot)
 	if err != nil {
-		return at, 0, err
+		return start, 0, err
 	}
 	d, err := is.decide(s.options.Slot, known, end.database, false)
-	at.lsn = d.start
-	return at, is.confirmed, err
+	start.lsn = d.start
+	return start, is.confirmed, err
 }

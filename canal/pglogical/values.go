@@ -120,7 +120,7 @@ func (t *types) load(ctx context.Context, oids []uint32) error {
 		return err
 	}
 	for _, r := range rows {
-		of, err := strconv.ParseUint(r[0], 10, 32)
+		asked, err := strconv.ParseUint(r[0], 10, 32)
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (t *types) load(ctx context.Context, oids []uint32) error {
 			c = exact
 		}
 		if c != nil {
-			t.known[uint32(of)] = c
+			t.known[uint32(asked)] = c
 		}
 	}
 	return nil

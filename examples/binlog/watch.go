@@ -24,12 +24,12 @@ func watch(
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the caches do not follow within %v", patience))
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	first := func(c catalog, at *time.Time) {
+	first := func(c catalog, moment *time.Time) {
 		g.Go(func() error {
 			for {
 				ok, err := is(ctx, c)
 				if err != nil || ok {
-					*at = time.Now()
+					*moment = time.Now()
 					return err
 				}
 				if err := sleep(ctx, 200*time.Microsecond); err != nil {
@@ -40,10 +40,10 @@ func watch(
 	}
 	began := time.Now()
 	var written time.Time
-	at := make([]time.Time, len(fleet))
+	moment := make([]time.Time, len(fleet))
 	first(db, &written)
 	for i, p := range fleet {
-		first(p, &at[i])
+		first(p, &moment[i])
 	}
 	g.Go(func() error { return act(ctx) })
 	if err := g.Wait(); err != nil {
@@ -57,7 +57,7 @@ func watch(
 	}
 	took := make([]time.Duration, len(fleet))
 	for i := range took {
-		took[i] = max(at[i].Sub(written), 0)
+		took[i] = max(moment[i].Sub(written), 0)
 	}
 	return took, nil
 }

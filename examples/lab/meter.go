@@ -157,11 +157,11 @@ func (l *latencies) quantile(q float64) time.Duration {
 	return 0
 }
 
-func count(n int, what string) string {
+func count(n int, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return thousands(n) + " " + what + "s"
+	return thousands(n) + " " + noun + "s"
 }
 
 func thousands(n int) string {

@@ -114,7 +114,7 @@ func (o order) check(needs []string) error {
 }
 
 // measure changes the state, acts on both systems, and logs the counts of their traffic afterwards.
-func (l *lab) measure(name, what string, change func(*state), do func(*world)) (outcome, error) {
+func (l *lab) measure(name, description string, change func(*state), do func(*world)) (outcome, error) {
 	type measured struct {
 		line  int64
 		tally *tally
@@ -125,7 +125,7 @@ func (l *lab) measure(name, what string, change func(*state), do func(*world)) (
 	change(&l.state)
 	l.mu.Unlock()
 	l.both(func(w *world) {
-		*begun[w] = measured{w.log.begin(name, what+" …"), w.meter.begin()}
+		*begun[w] = measured{w.log.begin(name, description+" …"), w.meter.begin()}
 		do(w)
 	})
 	l.hand.Unlock()
@@ -134,7 +134,7 @@ func (l *lab) measure(name, what string, change func(*state), do func(*world)) (
 	var out outcome
 	for w, m := range begun {
 		t := w.meter.end(m.tally)
-		text := fmt.Sprintf("%s In the first %.1f s: %s.", what, time.Since(t.begun).Seconds(), t)
+		text := fmt.Sprintf("%s In the first %.1f s: %s.", description, time.Since(t.begun).Seconds(), t)
 		if n := w.waiting(); n > 0 {
 			text += fmt.Sprintf(" %s to retry.", count(n, "invalidation"))
 		}

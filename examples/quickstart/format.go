@@ -30,8 +30,8 @@ func thousands[N int | int64](n N) string {
 	return digits
 }
 
-func percent(n, of int64) string {
-	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(cmp.Or(of, 1)))
+func percent(n, total int64) string {
+	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(cmp.Or(total, 1)))
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

@@ -49,7 +49,7 @@ func (f *Fetcher) ttl(row source.Row) time.Duration {
 // delta*beta*ln(u) >= expiry. The negative logarithm of a uniform variable is exponentially
 // distributed.
 func (f *Fetcher) drawEarlyRefresh(left, delta time.Duration) bool {
-	return delta > 0 && float64(left) <= float64(delta)*f.Die()
+	return delta > 0 && float64(left) <= float64(delta)*f.ExpRand()
 }
 
 // delta returns XFetch's beta times delta for a load that took cost. If cost is unknown, it uses

@@ -84,21 +84,21 @@ func wait(s *suite) {
 func cancelledWaiter(s *suite) {
 	a, b := s.locker(), s.locker()
 	lease := s.acquire(a, nil)
-	why := errors.New("why")
+	reason := errors.New("why")
 	for _, l := range []*lock.Locker{a, b} {
 		var all sync.WaitGroup
 		ctx, cancel := context.WithCancelCause(s.within())
 		for range 3 {
 			all.Go(func() {
 				_, err := l.Acquire(ctx, s.name, nil)
-				s.is(err, why)
+				s.is(err, reason)
 			})
 		}
 		time.Sleep(20 * time.Millisecond) // some wait by then
-		cancel(why)
+		cancel(reason)
 		all.Wait()
 		_, err := l.Acquire(ctx, s.name, nil)
-		s.is(err, why)
+		s.is(err, reason)
 	}
 	s.check(lease.Release())
 	s.check(s.acquire(b, nil).Release())
@@ -130,22 +130,22 @@ func released(s *suite) {
 
 func do(s *suite) {
 	a, b := s.locker(), s.locker()
-	why := errors.New("why")
+	reason := errors.New("why")
 	s.is(a.Do(s.within(), s.name, func(ctx context.Context, token int64) error {
 		if token <= 0 || ctx.Err() != nil {
 			s.Errorf("token %d, context %v", token, ctx.Err())
 		}
 		s.held(b)
-		return why
-	}), why)
+		return reason
+	}), reason)
 	s.check(b.Do(s.within(), s.name, func(context.Context, int64) error { return nil }))
 	func() {
 		defer func() {
-			if recover() != why {
+			if recover() != reason {
 				s.Error("Do did not pass the panic on")
 			}
 		}()
-		a.Do(s.within(), s.name, func(context.Context, int64) error { panic(why) })
+		a.Do(s.within(), s.name, func(context.Context, int64) error { panic(reason) })
 	}()
 	done := make(chan struct{})
 	go func() {

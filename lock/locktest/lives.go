@@ -108,9 +108,9 @@ func maxHold(s *suite) {
 	began := time.Now()
 	lease := s.briefly(s.within(), a, &lock.AcquireOptions{MaxHold: 2 * s.life})
 	s.ends(lease, lock.ErrLost)
-	if why := context.Cause(lease.Context()); !strings.Contains(why.Error(), "MaxHold") {
+	if cause := context.Cause(lease.Context()); !strings.Contains(cause.Error(), "MaxHold") {
 		s.is(lease.Release(), lock.ErrLost)
-		s.late("lost before MaxHold: %v", why)
+		s.late("lost before MaxHold: %v", cause)
 	}
 	if took := time.Since(began); took < s.life {
 		s.Errorf("held for %v", took)

@@ -153,8 +153,8 @@ func (s *suite) try(test func(*suite)) (inTime bool) {
 
 // late ends an attempt of a test whose locks ended too early, as they do on a machine that is too
 // slow for their lifetime.
-func (s *suite) late(why string, args ...any) {
-	s.slow = fmt.Sprintf(why, args...)
+func (s *suite) late(format string, args ...any) {
+	s.slow = fmt.Sprintf(format, args...)
 	panic(tooSlow{})
 }
 
@@ -238,13 +238,13 @@ func (s *suite) released(err error) {
 }
 
 // receive waits for a value from c, or for c to be closed.
-func receive[T any](s *suite, what string, c <-chan T) T {
+func receive[T any](s *suite, event string, c <-chan T) T {
 	s.Helper()
 	select {
 	case v := <-c:
 		return v
 	case <-time.After(hang):
-		s.Fatal("hung, waited for: " + what)
+		s.Fatal("hung, waited for: " + event)
 		panic("unreachable")
 	}
 }

@@ -42,10 +42,10 @@ func ahead(children []string, id string) (predecessor string, found bool) {
 	if mine < 0 {
 		return "", false
 	}
-	_, own, _ := place(children[mine])
+	_, number, _ := place(children[mine])
 	var last int32
 	for _, name := range children {
-		if _, n, ok := place(name); ok && before(n, own) && (predecessor == "" || before(last, n)) {
+		if _, n, ok := place(name); ok && before(n, number) && (predecessor == "" || before(last, n)) {
 			predecessor, last = name, n
 		}
 	}

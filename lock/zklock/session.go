@@ -34,13 +34,13 @@ func reportDelay(timeout time.Duration) time.Duration { return timeout / 4 }
 func pulseInterval(timeout time.Duration) time.Duration { return timeout / 8 }
 
 // end ends the session and its locks. The caller holds client.mu.
-func (s *session) end(why error) {
+func (s *session) end(reason error) {
 	if s.ended() {
 		return
 	}
 	close(s.gone)
 	for _, lost := range s.locks {
-		lost(why)
+		lost(reason)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestEachHitNearExpiryMayRefreshEarly(t *testing.T) {
 		t.Fatal(err)
 	}
 	var thrown int
-	readerOf(l).Fetch.Die = func() float64 { thrown++; return 0 }
+	readerOf(l).Fetch.ExpRand = func() float64 { thrown++; return 0 }
 	get := func() { l.Get(t.Context(), 123456789) }
 	get()
 	partsOf(c).memory.Wait()

@@ -31,7 +31,7 @@ func TestEarlyRefreshProbability(t *testing.T) {
 						c := start(t, b, d, o, livesWith(func(o *cacheaside.LoaderOptions) { o.EarlyRefresh = beta }))
 						defer c.cache.Close()
 						// Its calls are sequential.
-						readerOf(c.Loader).Fetch.Die = rand.New(rand.NewPCG(uint64(i), 7)).ExpFloat64
+						readerOf(c.Loader).Fetch.ExpRand = rand.New(rand.NewPCG(uint64(i), 7)).ExpFloat64
 						left := time.Duration(-math.Log(p) * beta * float64(cost)).Round(time.Millisecond)
 						want := math.Exp(-float64(left) / (beta * float64(cost)))
 						for range trials {

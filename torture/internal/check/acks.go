@@ -79,8 +79,8 @@ func (a *acker) byProcess(invalidations []*history.Op) map[int]acks {
 		ops[op.Process] = append(ops[op.Process], op)
 	}
 	made := make(map[int]acks, len(ops))
-	for process, of := range ops {
-		made[process] = a.acks(of)
+	for process, acked := range ops {
+		made[process] = a.acks(acked)
 	}
 	return made
 }

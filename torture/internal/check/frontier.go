@@ -40,8 +40,8 @@ func (f frontier) after(version int64) point {
 }
 
 // before returns the newest version that was known before the time at, or 0.
-func (f frontier) before(at int64) int64 {
-	i := sort.Search(len(f), func(i int) bool { return f[i].at >= at })
+func (f frontier) before(moment int64) int64 {
+	i := sort.Search(len(f), func(i int) bool { return f[i].at >= moment })
 	if i == 0 {
 		return 0
 	}

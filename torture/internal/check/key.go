@@ -42,7 +42,7 @@ type raw struct {
 // split returns the histories of the keys, in the order of the keys.
 func split(in *Input) []*keyOf {
 	raws := map[uint32]*raw{}
-	of := func(key uint32) *raw {
+	rawOf := func(key uint32) *raw {
 		k := raws[key]
 		if k == nil {
 			k = &raw{keyOf: keyOf{unknown: never}}
@@ -60,7 +60,7 @@ func split(in *Input) []*keyOf {
 		switch op.Kind {
 		case history.Begin:
 			if before := open[here]; before != nil { // its UPDATE failed, and may have been executed
-				of(before.Key).unknown = min(of(before.Key).unknown, before.Start)
+				rawOf(before.Key).unknown = min(rawOf(before.Key).unknown, before.Start)
 			}
 			open[here] = op
 			continue
@@ -72,15 +72,15 @@ func split(in *Input) []*keyOf {
 		}
 		switch op.Kind {
 		case history.Get:
-			of(op.Key).memoryReads = append(of(op.Key).memoryReads, op)
+			rawOf(op.Key).memoryReads = append(rawOf(op.Key).memoryReads, op)
 		case history.Fresh:
-			of(op.Key).freshReads = append(of(op.Key).freshReads, op)
+			rawOf(op.Key).freshReads = append(rawOf(op.Key).freshReads, op)
 		case history.Refresh:
-			of(op.Key).refreshes = append(of(op.Key).refreshes, op)
+			rawOf(op.Key).refreshes = append(rawOf(op.Key).refreshes, op)
 		case history.Commit:
-			of(op.Key).commits = append(of(op.Key).commits, op)
+			rawOf(op.Key).commits = append(rawOf(op.Key).commits, op)
 		case history.Invalidate:
-			of(op.Key).invalidates = append(of(op.Key).invalidates, op)
+			rawOf(op.Key).invalidates = append(rawOf(op.Key).invalidates, op)
 		case history.InvalidateAll:
 			all = append(all, op)
 		case history.InvalidateGroup:
@@ -88,7 +88,7 @@ func split(in *Input) []*keyOf {
 		}
 	}
 	for _, op := range open {
-		of(op.Key).unknown = min(of(op.Key).unknown, op.Start)
+		rawOf(op.Key).unknown = min(rawOf(op.Key).unknown, op.Start)
 	}
 	keys := make([]*keyOf, 0, len(raws))
 	for _, key := range slices.Sorted(maps.Keys(raws)) {

@@ -113,7 +113,7 @@ type Options struct {
 	Counters    *Counters
 	// returns an exponentially distributed random number, for early refreshes; default
 	// rand.ExpFloat64
-	ExpRand      func() float64
+	ExpRand  func() float64
 	Life     context.Context                    // ends when the cache is closed
 	Bypassed func() bool                        // reports whether the caches are off
 	Query    func(rounds []*Round) source.Query // returns the call of the load function for the keys of rounds

@@ -161,8 +161,11 @@ func (u *update) queueItems(failed failures, repeatAfter time.Duration) (items [
 	return items
 }
 
-// put puts items into the queue. Its error is an ErrNotQueued.
-func (c *core) put(ctx context.Context, items []Item) error {
+// put puts items of a committed write into the queue. Its error is an ErrNotQueued.
+func (c *core) put(ctx context.Context, items []Item) error { return c.putOr(ctx, items, ErrNotQueued) }
+
+// putOr puts items into the queue. Its error is notQueued with the cause.
+func (c *core) putOr(ctx context.Context, items []Item, notQueued error) error {
 	if len(items) == 0 {
 		return nil
 	}
@@ -170,7 +173,7 @@ func (c *core) put(ctx context.Context, items []Item) error {
 	defer cancel()
 	if err := c.options.Queue.Put(ctx, items...); err != nil {
 		c.notQueued.Add(int64(len(items)))
-		return wording.Errorf("consistency: %w: %w", ErrNotQueued, err)
+		return wording.Errorf("consistency: %w: %w", notQueued, err)
 	}
 	point("queued")
 	return nil
@@ -285,8 +288,8 @@ func (u *update) afterRollback(ctx context.Context, cause error) error {
 	}
 	keys := failed.among(u.keys)
 	items := u.queueItems(failed, u.options.DoubleDelete)
-	if notQueued := u.put(ctx, items); notQueued != nil {
-		return errors.Join(cause, notQueued)
+	if err := u.putOr(ctx, items, ErrNotInvalidated); err != nil {
+		return errors.Join(cause, err)
 	}
 	_ = u.reportQueued(ctx, keys, failed.err())
 	return cause

@@ -18,10 +18,15 @@ var (
 
 	// ErrNotQueued means that the transaction was committed, that some keys could not be
 	// invalidated, and that the queue did not accept their invalidations either. Together with
-	// ErrUnknown, the transaction may have been committed. Together with an error of the function
-	// of Update, it was rolled back, but a part may have been committed.
-	//
-	// Call Cache.InvalidateKeys with the keys until it succeeds. Do not repeat a committed write.
+	// ErrUnknown, the transaction may have been committed. Call Cache.InvalidateKeys with the keys
+	// until it succeeds. Do not repeat a committed write.
 	ErrNotQueued = errors.New("consistency: committed, but the caches may hold the old value, and the " +
 		"invalidation could not be queued")
+
+	// ErrNotInvalidated means that the transaction was rolled back, and that its keys could neither
+	// be invalidated nor queued. A database can have committed a part of a transaction that it
+	// rolls back (docs/guides/writing.md). Call Cache.InvalidateKeys with the keys until it
+	// succeeds. The write may be repeated.
+	ErrNotInvalidated = errors.New("consistency: rolled back, but if a part was committed, the caches may hold its " +
+		"old value, because the invalidation could not be queued")
 )

@@ -135,7 +135,7 @@ func TestRolledBackInPart(t *testing.T) {
 						}, x.rows.Key(map[bool]int{false: 1, true: 2}[touched]))
 					})
 					if name == "error" && !errors.Is(err, errOwn) || name == "panic" && thrown != errOwn ||
-						errors.Is(err, ErrNotQueued) {
+						errors.Is(err, ErrNotInvalidated) {
 						x.t.Errorf("%s, %v: %v, %v", name, level, err, thrown)
 					}
 					x.has("new")
@@ -205,7 +205,7 @@ func TestRolledBackWithoutRedis(t *testing.T) {
 			}
 			err := roll()
 			is(x.t, err, errOwn)
-			if errors.Is(err, ErrNotQueued) || x.intents() != 1 {
+			if errors.Is(err, ErrNotInvalidated) || x.intents() != 1 {
 				x.t.Errorf("%v: %v; %d rows in the outbox", level, err, x.intents())
 			}
 			if got := x.counts(); got != (Stats{RolledBack: 1, Queued: 1}) {
@@ -247,7 +247,8 @@ func TestRolledBackHeld(t *testing.T) {
 	}
 }
 
-// TestRolledBackAndNotQueued: a caller gets an error if the queue may lack the item, too.
+// A caller learns that the queue does not have the item either. The error does not say that the
+// transaction was committed, as ErrNotQueued does: the caller may repeat the write.
 func TestRolledBackAndNotQueued(t *testing.T) {
 	x := start(t, setup{cache: quick, Options: Options{Queue: broken{NewMemoryQueue(0)}}})
 	back := func() {}
@@ -257,7 +258,10 @@ func TestRolledBackAndNotQueued(t *testing.T) {
 	}, x.rows.Key(1))
 	back()
 	is(t, err, errOwn)
-	is(t, err, ErrNotQueued)
+	is(t, err, ErrNotInvalidated)
+	if errors.Is(err, ErrNotQueued) {
+		t.Errorf("%v: it was not committed", err)
+	}
 	if !strings.HasPrefix(err.Error(), errOwn.Error()) {
 		t.Errorf("%v", err)
 	}

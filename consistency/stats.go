@@ -19,7 +19,7 @@ type Stats struct {
 	// commit or a rollback. Keys that Async and Enqueue write to the outbox are not counted.
 	Queued    int64
 	Skipped   int64 // keys of Queued that were queued without an attempt, because Redis had just been unreachable
-	NotQueued int64 // keys that the queue did not accept: ErrNotQueued
+	NotQueued int64 // keys that the queue did not accept: ErrNotQueued, ErrNotInvalidated
 
 	// Removed is the number of outbox rows that the Writer removed after it had invalidated their
 	// keys, or scheduled for their second invalidation (Options.DoubleDelete).

@@ -29,7 +29,7 @@ import (
 //     invalidated in each of these cases, because a part may have been committed, either by DDL,
 //     or by a statement that was repeated after a deadlock had ended the transaction. If the
 //     invalidation fails, the keys are queued. If the queue does not accept them, the error is
-//     joined with ErrNotQueued.
+//     joined with ErrNotInvalidated.
 //   - The error of ctx, BEGIN, an invalid key, the outbox, or a filter; with Strict also that of
 //     a hold (cacheaside.ErrHoldLost, ErrRedis); after Close cacheaside.ErrClosed: not committed.
 //     While Redis is down, a filter in Redis refuses keys at all levels except Async.

@@ -34,7 +34,8 @@ var sentinels = map[string]map[string]error{
 	"bloom": {
 		"ErrFewer": bloom.ErrFewer, "ErrForeign": bloom.ErrForeign, "ErrRebuilding": bloom.ErrRebuilding,
 	},
-	"consistency": {"ErrUnknown": consistency.ErrUnknown, "ErrQueued": consistency.ErrQueued, "ErrNotQueued": consistency.ErrNotQueued},
+	"consistency": {"ErrUnknown": consistency.ErrUnknown, "ErrQueued": consistency.ErrQueued, "ErrNotQueued": consistency.ErrNotQueued,
+		"ErrNotInvalidated": consistency.ErrNotInvalidated},
 	"canal":       {"ErrPositionLost": canal.ErrPositionLost, "ErrSetup": canal.ErrSetup, "ErrSourceClosed": canal.ErrSourceClosed, "ErrSuperseded": canal.ErrSuperseded},
 	"canal/event": {"ErrUnknownColumn": event.ErrUnknownColumn},
 }

@@ -61,14 +61,14 @@ var errSkipped = errors.New("not tried, because Redis was unreachable a moment a
 // keys that it could not invalidate.
 func (u *update) invalidateCommitted(ctx context.Context) (failed failures) {
 	if u.level != Strict {
-		failed = failuresOf(u.keys, u.admitted(ctx))
+		failed = failuresOf(u.keys, u.afterCommit(ctx))
 		point("invalidated")
 	} else {
 		if u.store != nil && !u.store(ctx, u.hold) {
 			u.notStored.Add(1)
 		}
 		point("stored")
-		failed = failuresOf(u.keys, u.admitted(ctx))
+		failed = failuresOf(u.keys, u.afterCommit(ctx))
 		point("filters-committed")
 		failed.join(u.invalidateGroups(ctx)) // first, because groups are not on hold
 		if u.hold != nil {

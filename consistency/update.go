@@ -69,9 +69,12 @@ type update struct {
 	held        []cacheaside.Key // the keys on hold
 	writeCalled bool             // whether write was called
 	refused     error            // the error of a filter that has not admitted the keys
-	admitted    func(context.Context) error
-	rows        []Item // rows of the outbox, which exist if the transaction is committed
-	commitSent  bool   // whether COMMIT was sent
+	rows        []Item           // rows of the outbox, which exist if the transaction is committed
+	commitSent  bool             // whether COMMIT was sent
+
+	// afterCommit completes what admit has begun: filters get the keys for good. It also invalidates
+	// the keys, except at the level Strict, where the hold does that. Nil at the level Async.
+	afterCommit func(context.Context) error
 
 	// store replaces the hold by the new value. It is nil except in WriteThrough.
 	store func(context.Context, *cacheaside.Hold) (stored bool)
@@ -192,9 +195,9 @@ func (u *update) prepare(ctx context.Context, passed int) (err error) {
 func (u *update) admit(ctx context.Context) (err error) {
 	switch {
 	case u.level == Strict:
-		u.admitted, err = u.internals.AdmitHeld(ctx, u.keys...)
+		u.afterCommit, err = u.internals.AdmitHeld(ctx, u.keys...)
 	case u.level != Async:
-		u.admitted, err = u.cache.InsertingKeys(ctx, u.keys...)
+		u.afterCommit, err = u.cache.InsertingKeys(ctx, u.keys...)
 	}
 	return err
 }

@@ -53,12 +53,12 @@ type Loader[K, V, Hold any] interface {
 	// StoreHeld stores the value of a key that h holds, and releases that key. value must be what
 	// a committed transaction has written. It is stored only if neither the key nor its loader
 	// was held or invalidated by another call since h has held the key. Otherwise StoreHeld
-	// returns false, and the key must still be invalidated, for example by Release. In either
-	// case the caller must release h.
+	// returns false, and the key must still be invalidated, for example by Hold.Invalidate, which
+	// the caller must call in either case.
 	//
 	// StoreHeld also returns false for a value longer than LoaderOptions.MaxValueBytes, under
 	// Bypass, without Redis, while this process does not know the generation of the loader's
 	// entries, and with any error. Errors of Redis are counted; the caller need only call
-	// Release. The TTLs are those of a load.
+	// Hold.Invalidate. The TTLs are those of a load.
 	StoreHeld(ctx context.Context, h Hold, key K, value V) (stored bool, err error)
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a change most often breaks: format, lengths, imports and guards of the whole
-# repository; then vet and the tests of the packages whose Go files differ from a commit (by default
-# the last one), committed or not. Tests that need a server run if it is installed. `make test` runs
-# everything.
+# What a change most often breaks: format, lengths, imports and guards of the whole repository, and
+# the documentation; then vet and the tests of the packages whose Go files differ from a commit (by
+# default the last one), committed or not. A change of the read path also runs a part of the tests of
+# the promises. Tests that need a server run if it is installed. `make test` runs everything.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/flags.sh
@@ -23,6 +23,7 @@ part make -s format
 part scripts/house.sh
 part go run ./tools/layers
 part go run ./tools/mutant -check
+part go test -skip '^TestSnippetsRun$|^TestReadmeCompiles$' ./internal/test/docs
 
 # The folders of the Go files that differ, by module.
 changed=$({ git diff --name-only "$base" -- '*.go'; git ls-files --others --exclude-standard -- '*.go'; } | xargs -r -n1 dirname | sort -u)
@@ -34,6 +35,14 @@ for folder in $changed; do
 	packages[$module]+=" ./$(realpath --relative-to="$module" "$folder")"
 done
 promises=internal/test/promises
+# The packages below are tested by the promises above all. Those on the embedded Redis take a minute.
+if grep -qxE '\.|internal/(rows|fetch|flight|source|limit|lease|memory|invalidation|groups|hold|conn|keys)' <<<"$changed"; then
+	part go test . "./$promises" -skip '/^(redis|cluster|sentinel|serverless)$|History|Killed|Hung|Storm|SlowDatabase|UnderLoad|Idle|DatabaseFails|Attack|LeaseFirst|Trace|Expir|Everything'
+	echo "        left out: the promises on servers, and long ones (make test runs them)"
+fi
+if grep -q 'stats.go' <<<"$({ git diff --name-only "$base"; git ls-files --others --exclude-standard; })"; then
+	part bash -c "cd otelcacheaside && go test ."
+fi
 for module in "${!packages[@]}"; do
 	part bash -c "cd $module && go vet -tags accept ${packages[$module]}"
 	others=${packages[$module]}

@@ -12,18 +12,23 @@ rm -rf bin/test
 mkdir -p bin/test
 parts=() here=$PWD
 
-# cpu prints how many seconds of CPU the commands have taken that have ended so far.
-cpu() { times | awk -F'[ms ]' 'NR == 2 { printf "%.0f", 60 * ($1 + $4) + $2 + $5 }'; }
+# cpu sets used to the seconds of CPU that the commands have taken that have ended so far.
+cpu() {
+	times >bin/test/times # in a subshell it would count only that
+	used=$(awk -F'[ms ]' 'NR == 2 { printf "%.0f", 60 * ($1 + $4) + $2 + $5 }' bin/test/times)
+}
 
 # part NAME COMMAND...: runs a part, and notes how long it took.
 part() {
-	local name=$1 began=$SECONDS before
-	before=$(cpu)
+	local name=$1 began=$SECONDS before code
+	cpu
+	before=$used
 	shift
 	echo "== $name"
 	"$@"
-	local code=$?
-	parts+=("$(printf '%5d s, %5d s of CPU  %s' $((SECONDS - began)) $(($(cpu) - before)) "$name")")
+	code=$?
+	cpu
+	parts+=("$(printf '%5d s, %5d s of CPU  %s' $((SECONDS - began)) $((used - before)) "$name")")
 	return $code
 }
 

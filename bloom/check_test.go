@@ -16,7 +16,7 @@ import (
 
 // eachRebuilt runs a test on each kind of filter.
 func eachRebuilt(t *testing.T, test func(t *testing.T, f rebuildable)) {
-	heavy(t, func(t *testing.T, rdb redis.UniversalClient) { test(t, newFilter(t, rdb, 10_000)) })
+	oneServer(t, func(t *testing.T, rdb redis.UniversalClient) { test(t, newFilter(t, rdb, 10_000)) })
 	t.Run("local", func(t *testing.T) { test(t, newLocal(t, 10_000, 0.01)) })
 }
 
@@ -93,7 +93,7 @@ func TestFirstOfNoKeys(t *testing.T) {
 
 // TestComparedByBits: a rebuilt filter is compared with the bits that Redis has of the present one.
 func TestComparedByBits(t *testing.T) {
-	heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
+	oneServer(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000) // four segments
 		keys := numbered(4000)
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
@@ -116,7 +116,7 @@ func TestComparedByBits(t *testing.T) {
 // TestLostIsNotFewer: where Redis loses a part of what is being built, that is begun anew, not
 // refused.
 func TestLostIsNotFewer(t *testing.T) {
-	heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
+	oneServer(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000) // four segments
 		keys := numbered(4000)
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))
@@ -139,7 +139,7 @@ func TestLostIsNotFewer(t *testing.T) {
 // rebuilt.
 func TestFullFilters(t *testing.T) {
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {
-		keys := numbered(sized(t, 20_000, 4000))
+		keys := numbered(sized(20_000, 2000))
 		small := &RebuildOptions{Settle: -1, Capacity: 50}
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), small)))
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), small)))

@@ -69,7 +69,7 @@ func interrupt(t testing.TB, f rebuildable, keys []string) {
 // change of the table.
 func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 	filters := func(t *testing.T, test func(t *testing.T, make func(t *testing.T) (first, next rebuildable))) {
-		heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
+		oneServer(t, func(t *testing.T, rdb redis.UniversalClient) {
 			test(t, func(t *testing.T) (rebuildable, rebuildable) {
 				flush(t, rdb)
 				return newFilter(t, rdb, 100_000), newFilter(t, rdb, 100_000) // of two processes
@@ -84,7 +84,7 @@ func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 		})
 	}
 	filters(t, func(t *testing.T, make func(t *testing.T) (first, next rebuildable)) {
-		keys := numbered(sized(t, 20_000, 4000))
+		keys := numbered(sized(20_000, 4000))
 		var imported []string
 		for i := range 3000 {
 			imported = append(imported, fmt.Sprintf("imported%d", i)) // before "key…"

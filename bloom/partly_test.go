@@ -45,7 +45,7 @@ func TestPartFailsOfAnOldGeneration(t *testing.T) {
 // TestPartFails: of the keys of one lookup, those that could be asked for are counted as what they
 // are.
 func TestPartFails(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)
 		g := built(t, f, numbered(100)...)
 		broken := segmentKey(f.options.Prefix, f.name, g.ID, 0)

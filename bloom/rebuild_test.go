@@ -73,9 +73,9 @@ func forgotten(t testing.TB, rdb redis.UniversalClient) {
 
 // TestRebuild: keys that are added during a rebuild are not lost.
 func TestRebuild(t *testing.T) {
-	heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
+	oneServer(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 60_000), newFilter(t, rdb, 60_000)
-		n := sized(t, 20_000, 4000)
+		n := sized(20_000, 4000)
 		keys := numbered(n)
 		for round, resumed := range []bool{false, false} {
 			stop, begun := make(chan struct{}), make(chan struct{})
@@ -122,7 +122,7 @@ func TestRebuild(t *testing.T) {
 
 // TestRebuildIsOneAtATime: and if the lock that sees to that fails, no harm is done.
 func TestRebuildIsOneAtATime(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
 		began, resume := make(chan struct{}), make(chan struct{})
 		source := &table{rows: numbered(100)}
@@ -162,7 +162,7 @@ func TestRebuildIsOneAtATime(t *testing.T) {
 // TestRebuildIsReplaced: a process that has lost its lock, and then its generation, does not put it
 // in the place of the other's.
 func TestRebuildIsReplaced(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 1000), newFilter(t, rdb, 2000)
 		source := &table{rows: numbered(100)}
 		var once sync.Once
@@ -203,7 +203,7 @@ func TestSwapCompares(t *testing.T) {
 
 // TestRebuildLosesASegment: it is begun anew, in the same Rebuild.
 func TestRebuildLosesASegment(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000) // four segments
 		for name, at := range map[string]int{"before adding": 0, "behind the last": 99} {
 			source := &table{rows: numbered(100)}
@@ -231,7 +231,7 @@ func loseSegment(t testing.TB, f *Redis) {
 // TestFlushWhileRebuilding: all is lost, also the lock. Nothing is hidden, neither then nor when it
 // is built again.
 func TestFlushWhileRebuilding(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
 		built(t, f, numbered(100)...)
 		source := &table{rows: numbered(100)}
@@ -258,7 +258,7 @@ func TestFlushWhileRebuilding(t *testing.T) {
 // Rebuild reads all.
 func TestSourceOfARebuildFails(t *testing.T) {
 	private := errors.New("the source's own")
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, next := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
 		built(t, f, "old")
 		source := &table{rows: numbered(100)}
@@ -295,7 +295,7 @@ func TestSourceOfARebuildFails(t *testing.T) {
 
 // TestOtherParameters: nothing is left of a rebuild that was begun for another size.
 func TestOtherParameters(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)
 		g, err := f.begin(t.Context(), f.capacity)
 		must(t, err)
@@ -320,7 +320,7 @@ func TestOtherParameters(t *testing.T) {
 // TestGrowth: State has the number of keys also where the filter was made for fewer, and the next
 // filter is larger.
 func TestGrowth(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100)
 		report, err := f.Rebuild(t.Context(), Keys(numbered(50)...), none)
 		must(t, err)
@@ -351,7 +351,7 @@ func TestGrowth(t *testing.T) {
 // TestCommittedBehindTheReading: a row that was admitted before the rebuild began, and that is
 // committed when the table has been read, is found once committed has returned.
 func TestCommittedBehindTheReading(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, writer := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
 		built(t, f)
 		committed, err := writer.Admit(t.Context(), []string{"row"})

@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// backends run a test on all kinds of server.
+// backends runs a test of a step of the protocol on each kind of server.
 func backends(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Run("embedded", func(t *testing.T) {
 		_, client := testenv.Mini(t)
@@ -26,27 +26,46 @@ func backends(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) 
 	t.Run("serverless", func(t *testing.T) { test(t, testenv.SharedServerless(t).Client(t)) })
 }
 
-// heavy runs a test on all kinds of server that takes long on the embedded one, which interprets
-// scripts: it serves where there is no other, and at full size.
-func heavy(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
-		if !tooHeavy(t) {
-			test(t, rdb)
-		}
+// twoServers runs a test that does not depend on the kind of server on the embedded one, which
+// holds all keys of a filter, and on a cluster. With CACHEASIDE_ACCEPT, it runs on each kind.
+func twoServers(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	if testenv.Accepting {
+		backends(t, test)
+		return
+	}
+	t.Run("embedded", func(t *testing.T) {
+		_, client := testenv.Mini(t)
+		test(t, client)
 	})
+	t.Run("cluster", func(t *testing.T) { test(t, testenv.SharedCluster(t).Client(t)) })
+}
+
+// oneServer runs a test of many keys on Redis, or on the embedded server if Redis is not installed.
+// With CACHEASIDE_ACCEPT, the test runs on each kind.
+func oneServer(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	switch {
+	case testenv.Accepting:
+		backends(t, test)
+	case testenv.HasRedis():
+		t.Run("redis", func(t *testing.T) { test(t, testenv.SharedRedis(t).Client(t)) })
+	default:
+		t.Run("embedded", func(t *testing.T) {
+			_, client := testenv.Mini(t)
+			test(t, client)
+		})
+	}
 }
 
 func tooHeavy(t testing.TB) bool {
 	return strings.Contains(t.Name(), "/embedded") && testenv.HasRedis() && !testenv.Accepting
 }
 
-// sized is how many keys a test is about: the embedded server is slow, with the race detector above
-// all.
-func sized(t testing.TB, full, embedded int) int {
-	if strings.HasSuffix(t.Name(), "/embedded") && !testenv.Accepting {
-		return embedded
+// sized returns the number of keys of a test: full with CACHEASIDE_ACCEPT, otherwise few.
+func sized(full, few int) int {
+	if testenv.Accepting {
+		return full
 	}
-	return full
+	return few
 }
 
 // newFilter is a filter whose requests have as long as a test waits.
@@ -106,7 +125,7 @@ func TestRedis(t *testing.T) {
 		if !mightContain(t, f, "nobody") {
 			t.Fatal("a filter that is not there has said no")
 		}
-		n := sized(t, 5000, 1000)
+		n := sized(5000, 1000)
 		keys := make([]string, n)
 		for i := range keys {
 			keys[i] = fmt.Sprint("key", i)
@@ -216,7 +235,7 @@ func TestManyAsked(t *testing.T) {
 			}
 			return nil
 		}})
-		keys := append(numbered(1000), someKeys("absent", sized(t, 9000, 2000))...)
+		keys := append(numbered(1000), someKeys("absent", sized(9000, 2000))...)
 		maybe, err := f.MightContainMany(t.Context(), keys)
 		must(t, err)
 		found := 0
@@ -248,7 +267,7 @@ func TestManyAddedFarAway(t *testing.T) {
 
 // TestLostSegments: State reports the lost parts of a filter, and changes nothing.
 func TestLostSegments(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 1_000_000)
 		if s, err := f.State(t.Context()); s.LostSegments != 0 || err != nil {
 			t.Errorf("of none it is %d, %v", s.LostSegments, err)

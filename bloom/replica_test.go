@@ -113,7 +113,7 @@ func count(all []bool) (n int) {
 
 // A filter of one segment, and its copy, are those of bits-and-blooms.
 func TestReplicaIsOfBitsAndBlooms(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 1000)
 		g := built(t, f, someKeys("a", 300)...)
 		r := newReplica(t, rdb, patient)
@@ -158,7 +158,7 @@ func TestReplicaHasItsOwn(t *testing.T) {
 
 // After Redis has lost the filter, a replica returns "maybe" without asking Redis, until a rebuild.
 func TestReplicaOfWhatIsLost(t *testing.T) {
-	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
+	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)
 		g := built(t, f, "a", "b")
 		must(t, rdb.Set(t.Context(), segmentKey(f.options.Prefix, f.name, g.ID, 1), "0123456789abcdefghi", 0).Err())

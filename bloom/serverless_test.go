@@ -23,7 +23,7 @@ func TestServerless(t *testing.T) {
 		next, err := f.begin(t.Context(), f.capacity) // as during a rebuild: keys are added to two generations
 		must(t, err)
 		must(t, f.prepare(t.Context(), next))
-		for _, n := range []int{maxOneTripKeys, 10_000} {
+		for _, n := range []int{maxOneTripKeys, 5000} {
 			keys := someKeys("key", n)
 			must(t, f.AddMany(t.Context(), keys))
 			maybe, err := f.MightContainMany(t.Context(), keys)

@@ -69,12 +69,12 @@ func TestTwoApplicationsWithOneFilterName(t *testing.T) {
 	for name, client := range servers {
 		t.Run(name, func(t *testing.T) {
 			rdb := client(t)
-			first := newApplication(t, rdb, "shop", inRange(0, 300))
-			second := newApplication(t, rdb, "blog", inRange(300, 600))
-			_, err := first.replica.Rebuild(t.Context(), bloom.Keys(numbers(0, 300)...), atOnce)
+			first := newApplication(t, rdb, "shop", inRange(0, 100))
+			second := newApplication(t, rdb, "blog", inRange(300, 400))
+			_, err := first.replica.Rebuild(t.Context(), bloom.Keys(numbers(0, 100)...), atOnce)
 			must(t, err)
-			if n := second.hidden(t, 300, 600); n > 0 {
-				t.Errorf("%d of 300 rows of the second application are hidden", n)
+			if n := second.hidden(t, 300, 400); n > 0 {
+				t.Errorf("%d of 100 rows of the second application are hidden", n)
 			}
 			_, err = second.filter.MightContain(t.Context(), "300")
 			if !errors.Is(err, bloom.ErrForeign) {
@@ -85,7 +85,7 @@ func TestTwoApplicationsWithOneFilterName(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				_ = second.replica.Maintain(ctx, bloom.Keys(numbers(300, 600)...), &bloom.MaintainOptions{
+				_ = second.replica.Maintain(ctx, bloom.Keys(numbers(300, 400)...), &bloom.MaintainOptions{
 					Rebuild: atOnce, Check: 100 * time.Millisecond, Failed: func(err error) {
 						select {
 						case failed <- err:
@@ -103,15 +103,15 @@ func TestTwoApplicationsWithOneFilterName(t *testing.T) {
 				bloom.ErrForeign) {
 				t.Errorf("Rebuild of the second application: %v", err)
 			}
-			if n := first.hidden(t, 0, 300); n > 0 {
-				t.Errorf("%d of 300 rows of the first application are hidden", n)
+			if n := first.hidden(t, 0, 100); n > 0 {
+				t.Errorf("%d of 100 rows of the first application are hidden", n)
 			}
-			if n := hidden(t, first.filter, numbers(1000, 1300)); n < 200 {
-				t.Errorf("the filter of the first application refuses %d of 300 keys", n)
+			if n := hidden(t, first.filter, numbers(1000, 1100)); n < 70 {
+				t.Errorf("the filter of the first application refuses %d of 100 keys", n)
 			}
 			// When the first filter is gone, the second application continues alone.
 			must(t, rdb.Del(t.Context(), "cacheaside::bloom:{users}").Err())
-			_, err = second.replica.Rebuild(t.Context(), bloom.Keys(numbers(300, 600)...), atOnce)
+			_, err = second.replica.Rebuild(t.Context(), bloom.Keys(numbers(300, 400)...), atOnce)
 			must(t, err)
 			testenv.Eventually(t, "the second filter refuses keys", func() bool {
 				maybe, err := second.filter.MightContain(t.Context(), "-1")

@@ -24,7 +24,7 @@ func segmentsOf(t *testing.T, rdb *redis.Client, name string) []string {
 // TestSegmentThatIsAnother: a segment that was copied over another, or cut short or made longer,
 // hides nothing, and is counted as lost.
 func TestSegmentThatIsAnother(t *testing.T) {
-	const n = 60_000
+	const n, capacity = 6000, 60_000 // two segments
 	rdb := testenv.SharedRedis(t).Client(t)
 	keys := keysOf("user:", n)
 	get := func(key string) string {
@@ -41,7 +41,7 @@ func TestSegmentThatIsAnother(t *testing.T) {
 		"longer":   func(s []string) { set(s[1], get(s[1])+"\x00") },
 	} {
 		t.Run(what, func(t *testing.T) {
-			f := newFilter(t, rdb, "segments", n)
+			f := newFilter(t, rdb, "segments", capacity)
 			_, err := f.Rebuild(t.Context(), bloom.Keys(keys...), atOnce)
 			must(t, err)
 			s := segmentsOf(t, rdb, "segments")

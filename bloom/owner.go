@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/cacheaside/cacheaside/bloom/internal/sqltable"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
@@ -69,17 +70,17 @@ func (r *Redis) setTable(table string) {
 // foreign returns why a generation must not be used or replaced, or nil.
 func (r *Redis) foreign(g *generation) error {
 	owner, table := text(&r.identity.owner), text(&r.identity.table)
-	var other, own string
+	var other, mine string
 	switch {
 	case owner != "" && g.Owner != "" && g.Owner != owner:
-		other, own = "a Cache with Options.Prefix "+g.Owner, owner
+		other, mine = "a Cache with Options.Prefix "+g.Owner, owner
 	case table != "" && g.Table != "" && g.Table != table:
-		other, own = "the table "+g.Table, table
+		other, mine = "the table "+g.Table, table
 	default:
 		return nil
 	}
 	return fmt.Errorf("%w: %s::bloom:{%s} was built for %s, not %s; set bloom.Options.Prefix, or another name",
-		ErrForeign, r.options.Prefix, r.name, other, own)
+		ErrForeign, r.options.Prefix, r.name, other, mine)
 }
 
 // replaceable returns an error if the active generation belongs to another application, unless the
@@ -127,14 +128,10 @@ func (r *Redis) own(g, before *generation) {
 	r.identity.built.Store(&g.ID)
 }
 
-// tableKey is the context key of a function that a Source of Table calls with the table that it
-// reads, before its first key.
-type tableKey struct{}
-
 // identified returns a context in which a Source of Table reports its table to the filter. The
 // source fails if the active generation is of another one.
 func (r *Redis) identified(ctx context.Context) context.Context {
-	return context.WithValue(ctx, tableKey{}, func(ctx context.Context, table string) error {
+	return sqltable.WithReport(ctx, func(ctx context.Context, table string) error {
 		r.setTable(table)
 		d, err := r.fetchDescriptor(ctx, r.longTimeout())
 		if err != nil {

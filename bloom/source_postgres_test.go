@@ -11,6 +11,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/cacheaside/cacheaside/bloom/internal/sqltable"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -21,7 +22,7 @@ func TestTablePostgres(t *testing.T) {
 	run(t, db, `CREATE SCHEMA "Shop"`)
 	run(t, db, `CREATE TABLE "Shop"."order" ("Id" BIGINT PRIMARY KEY, "user" VARCHAR(40) UNIQUE)`)
 	var values, ids, names []string
-	for i := range 2*pageRows + 200 {
+	for i := range 2*sqltable.PageRows + 200 {
 		values = append(values, fmt.Sprintf("%d, 'näme %05d'", i-5, i))
 		ids, names = append(ids, strconv.Itoa(i-5)), append(names, fmt.Sprintf("näme %05d", i))
 	}
@@ -59,9 +60,9 @@ func TestTableColumnsOfPostgres(t *testing.T) {
 			n++
 			run(t, db, fmt.Sprintf("CREATE TABLE %s (id %s PRIMARY KEY)", table, column))
 			run(t, db, fmt.Sprintf("INSERT INTO %s SELECT %s FROM generate_series(1, %d) AS i", table, value,
-				2*pageRows+200))
+				2*sqltable.PageRows+200))
 			got := all(t, Table[string](db, table, "id"), "")
-			if slices.Sort(got); len(slices.Compact(got)) != 2*pageRows+200 {
+			if slices.Sort(got); len(slices.Compact(got)) != 2*sqltable.PageRows+200 {
 				t.Errorf("%d keys", len(got))
 			}
 			// A rebuild that was interrupted resumes after a key, with a new Source.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cacheaside/cacheaside/bloom/internal/sqltable"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -59,7 +60,7 @@ func TestTable(t *testing.T) {
 		run(t, db, "CREATE TABLE numbers (id BIGINT PRIMARY KEY)")
 		run(t, db, "CREATE TABLE names (name VARCHAR(40) PRIMARY KEY)")
 		var numbers, names []string
-		for i := range 5*pageRows + 200 {
+		for i := range 5*sqltable.PageRows + 200 {
 			numbers = append(numbers, strconv.FormatInt(int64(i-5)*(1<<40+3), 10))
 			names = append(names, fmt.Sprintf("'näme %d'", i))
 		}
@@ -137,7 +138,7 @@ func TestTableOfAnotherType(t *testing.T) {
 	databases(t, func(t *testing.T, db *sql.DB, mysql bool) {
 		run(t, db, "CREATE TABLE words (word VARCHAR(40) PRIMARY KEY)")
 		run(t, db, "INSERT INTO words VALUES ('9'), ('10')")
-		if err := failure(t, Table[int64](db, "words", "word"), ""); !errors.Is(err, errOrder) {
+		if err := failure(t, Table[int64](db, "words", "word"), ""); !errors.Is(err, sqltable.ErrOrder) {
 			t.Error(err)
 		}
 		run(t, db, "INSERT INTO words VALUES ('a private word')")
@@ -152,8 +153,8 @@ func TestTableOfAnotherType(t *testing.T) {
 		if !mysql {
 			run(t, db, "CREATE TABLE blobs (id BLOB PRIMARY KEY)")
 			run(t, db, fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) "+
-				"INSERT INTO blobs SELECT CAST(i AS BLOB) FROM n", pageRows+1))
-			if err := failure(t, Table[string](db, "blobs", "id"), ""); !errors.Is(err, errOrder) {
+				"INSERT INTO blobs SELECT CAST(i AS BLOB) FROM n", sqltable.PageRows+1))
+			if err := failure(t, Table[string](db, "blobs", "id"), ""); !errors.Is(err, sqltable.ErrOrder) {
 				t.Error(err)
 			}
 		}
@@ -166,7 +167,7 @@ func TestTableOfWhatMySQLSortsByNumber(t *testing.T) {
 	for _, kind := range []string{"ENUM", "SET"} {
 		run(t, db, "CREATE TABLE "+kind+"s (id "+kind+"('z','y','a') PRIMARY KEY)")
 		run(t, db, "INSERT INTO "+kind+"s VALUES ('z'), ('y'), ('a')")
-		if err := failure(t, Table[string](db, kind+"s", "id"), ""); !errors.Is(err, errOrder) {
+		if err := failure(t, Table[string](db, kind+"s", "id"), ""); !errors.Is(err, sqltable.ErrOrder) {
 			t.Error(kind, err)
 		}
 	}

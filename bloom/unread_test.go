@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/bloom/internal/sqltable"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -57,7 +58,7 @@ func TestSourceThatIgnoresAfter(t *testing.T) {
 // TestTableIsReadAsAWhole: text of a column that holds integers, which SQLite does not compare with
 // text, is read as a whole, or not at all.
 func TestTableIsReadAsAWhole(t *testing.T) {
-	const rows = 5*pageRows + 7
+	const rows = 5*sqltable.PageRows + 7
 	numbers := func(db *sql.DB, table, expression string) {
 		run(t, db, fmt.Sprintf("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) INSERT "+
 			"INTO %s SELECT %s FROM n", rows, table, expression))
@@ -100,7 +101,7 @@ func TestTableIsReadAsAWhole(t *testing.T) {
 			}
 			source := Table[string](db, "t", "id")
 			keys, err := read(source, "")
-			if err == nil && len(keys) != rows || set.whole != (err == nil) || err != nil && !errors.Is(err, errOrder) {
+			if err == nil && len(keys) != rows || set.whole != (err == nil) || err != nil && !errors.Is(err, sqltable.ErrOrder) {
 				t.Fatalf("%d keys of %d: %v", len(keys), rows, err)
 			}
 			if err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // Add adds a key. Once Add has returned nil, each lookup that begins later with a Redis filter
@@ -70,7 +72,7 @@ const maxPart = 1 << 16
 // add adds keys, and returns the IDs of the generations that all of them were written to.
 func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
 	for part := range slices.Chunk(keys, maxPart) {
-		to, err := r.addAll(ctx, hashesOf(part))
+		to, err := r.addAll(ctx, bitmap.HashesOf(part))
 		if err != nil {
 			r.counts.addErrors.Add(1)
 			return nil, r.wrapError(err)
@@ -91,7 +93,7 @@ func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 // waits for RebuildOptions.Settle before it reads. If a transaction takes longer than that, the
 // function committed (see Admit) reads the descriptor again, and adds its keys to the generations
 // that lack them. If there is no filter, addAll writes nothing.
-func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]bool, err error) {
+func (r *Redis) addAll(ctx context.Context, hashes []bitmap.Hash) (written map[string]bool, err error) {
 	r.startWatch()
 	d, err := r.currentDescriptor(ctx)
 	if err != nil {
@@ -119,7 +121,7 @@ func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]b
 
 // addTo writes keys to generations, announces the keys, and then returns the present descriptor.
 func (r *Redis) addTo(
-	ctx context.Context, d *cachedDescriptor, generations []*generation, hashes []hash,
+	ctx context.Context, d *cachedDescriptor, generations []*generation, hashes []bitmap.Hash,
 ) (*cachedDescriptor, error) {
 	if r.fitsOneTrip(generations, hashes) {
 		d, err := r.addInOneTrip(ctx, d, generations, hashes)
@@ -140,7 +142,7 @@ func (r *Redis) addTo(
 const maxAnnounced = 1024
 
 // announce announces keys that have been written, and then returns the present descriptor.
-func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor, error) {
+func (r *Redis) announce(ctx context.Context, hashes []bitmap.Hash) (*cachedDescriptor, error) {
 	if replica := r.replica.Load(); replica != nil {
 		replica.addAll(hashes)
 	}
@@ -174,7 +176,7 @@ func (r *Redis) handleReply(
 }
 
 // announcements returns the messages that announce keys.
-func announcements(hashes []hash) (bodies [][]byte) {
+func announcements(hashes []bitmap.Hash) (bodies [][]byte) {
 	for part := range slices.Chunk(hashes, maxAnnounced) {
 		bodies = append(bodies, encodeHashes(part))
 	}
@@ -191,7 +193,7 @@ const (
 
 // fitsOneTrip reports whether one script can add the keys to generations: they are few, and all
 // keys of the filter in Redis are on one server.
-func (r *Redis) fitsOneTrip(to []*generation, hashes []hash) bool {
+func (r *Redis) fitsOneTrip(to []*generation, hashes []bitmap.Hash) bool {
 	bits := 0
 	for _, g := range to {
 		bits += len(hashes) * int(g.K)
@@ -233,7 +235,7 @@ return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
 
 // addInOneTrip is addTo in one round trip.
 func (r *Redis) addInOneTrip(
-	ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash,
+	ctx context.Context, d *cachedDescriptor, to []*generation, hashes []bitmap.Hash,
 ) (now *cachedDescriptor, err error) {
 	err = r.bus.AnnounceBy(r.key, encodeHashes(hashes), func(key string, args []any) error {
 		at, sent := time.Now(), r.watch.lastWatermark()
@@ -257,7 +259,7 @@ func (r *Redis) addInOneTrip(
 // oneTripCall returns the call of oneTripScript. counter is the key that numbers announcements,
 // and announcement has the arguments of the announcement.
 func (r *Redis) oneTripCall(
-	counter string, announcement []any, d *cachedDescriptor, to []*generation, hashes []hash,
+	counter string, announcement []any, d *cachedDescriptor, to []*generation, hashes []bitmap.Hash,
 ) *call {
 	keys := append(make([]string, 0, 8), counter, r.key, r.watermarks)
 	args := append(make([]any, 0, 32), announcement...)
@@ -269,7 +271,7 @@ func (r *Redis) oneTripCall(
 			args = append(args, g.header(), g.tag(p.segment), headerBytes+g.Bits/8, len(p.indexes)*int(g.K))
 			for _, i := range p.indexes {
 				for j := range g.K {
-					args = append(args, headerBits+shape.bitOffset(&hashes[i], j))
+					args = append(args, headerBits+shape.BitOffset(&hashes[i], j))
 				}
 			}
 		}

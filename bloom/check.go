@@ -3,6 +3,8 @@ package bloom
 import (
 	"errors"
 	"fmt"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // A new filter is compared with the present one before it replaces it. The source may have read an
@@ -20,14 +22,14 @@ const (
 // keys. It compares them with the keys of the present filter, if there is one, minus the deleted
 // rows. The numbers of keys are estimates, so a difference of a few keys is ignored. If nearly all
 // bits of either filter are set, no comparison is possible, and the new filter is accepted.
-func checkKeyCount(present State, s shape, set uint64) error {
+func checkKeyCount(present State, s bitmap.Shape, set uint64) error {
 	if !present.Built && set == 0 {
 		return fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
 	}
-	if !present.Built || present.Fill() > maxFill || float64(set) > maxFill*float64(s.total()) {
+	if !present.Built || present.Fill() > maxFill || float64(set) > maxFill*float64(s.Total()) {
 		return nil
 	}
-	keys := s.estimate(set)
+	keys := s.Estimate(set)
 	want := minKeyShare*(float64(present.Keys)-float64(present.Deleted)) - estimateSlack
 	if float64(keys) >= want {
 		return nil

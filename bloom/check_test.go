@@ -12,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // eachRebuilt runs a test on each kind of filter.
@@ -152,14 +154,14 @@ func TestFullFilters(t *testing.T) {
 func TestEstimated(t *testing.T) {
 	for capacity, n := range map[uint64]int{10: 10, 1000: 5, 2000: 2000, 50_000: 50_000, 10_000: 40_000} {
 		keys := numbered(n)
-		s, err := shapeFor(capacity, 0.01)
+		s, err := bitmap.ShapeFor(capacity, 0.01)
 		must(t, err)
-		m := newBitmap(s)
+		m := bitmap.New(s)
 		for _, key := range keys {
-			h := hashOf(key)
-			m.add(&h)
+			h := bitmap.HashOf(key)
+			m.Add(&h)
 		}
-		about := s.estimate(m.count())
+		about := s.Estimate(m.Count())
 		if off := math.Abs(float64(about) - float64(n)); off > estimateSlack && off > 0.03*float64(n) {
 			t.Errorf("%d keys in a filter for %d: about %d", n, capacity, about)
 		}
@@ -185,7 +187,7 @@ func TestCapacityAfterALoss(t *testing.T) {
 		}
 	}
 	if got := grownCapacity(1000, 0.01,
-		State{Capacity: math.MaxUint64, LostSegments: 1}); got > maxSegments*maxBits/64 {
+		State{Capacity: math.MaxUint64, LostSegments: 1}); got > bitmap.MaxCapacity {
 		t.Errorf("a capacity that no filter has: %d", got)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // A copy is made in this order, so that it contains each key that was added before the copy is
@@ -96,7 +98,7 @@ func (r *Replica) refresh() (time.Duration, error) {
 			return 0, err
 		}
 		g := d.Active
-		r.tooLarge.Store(g != nil && g.shape().bytes() > r.options.MaxReplicaBytes)
+		r.tooLarge.Store(g != nil && g.shape().Bytes() > r.options.MaxReplicaBytes)
 		switch c := r.serving.Load(); {
 		case g == nil || r.unusable(g) != nil:
 			r.discard()
@@ -177,20 +179,20 @@ func (r *Replica) discard() {
 // bitmapCopy is a copy of a generation's bits. Keys are added to it. The other fields do not
 // change once it serves.
 type bitmapCopy struct {
-	bitmap
+	bitmap.Bitmap
 	id    string
 	epoch uint64   // epoch in which the first segment was fetched
 	lost  []uint64 // one bit for each segment that Redis has lost; nil if there is none
 }
 
 func newBitmapCopy(g *generation) *bitmapCopy {
-	return &bitmapCopy{bitmap: *newBitmap(g.shape()), id: g.ID}
+	return &bitmapCopy{Bitmap: *bitmap.New(g.shape()), id: g.ID}
 }
 
 // refetch returns a copy of the same generation that is to be fetched again, into the same bits.
 // All bits that are set are set in Redis too, or were lost there.
 func (b *bitmapCopy) refetch(epoch uint64) *bitmapCopy {
-	next := &bitmapCopy{bitmap: b.bitmap, id: b.id, epoch: epoch}
+	next := &bitmapCopy{Bitmap: b.Bitmap, id: b.id, epoch: epoch}
 	if b.lost != nil {
 		next.lost = append([]uint64(nil), b.lost...)
 	}
@@ -200,14 +202,14 @@ func (b *bitmapCopy) refetch(epoch uint64) *bitmapCopy {
 // setSegment sets the bits of a segment from raw, the string in Redis. If raw is not that segment
 // of this generation, any key may have been in it, so it sets all bits.
 func (b *bitmapCopy) setSegment(g *generation, segment uint64, raw string) {
-	words := b.segmentWords(segment)
+	words := b.SegmentWords(segment)
 	rest, ok := g.bitsOf(segment, raw)
 	if !ok {
 		b.markLost(segment, words)
 		return
 	}
 	for i := 0; len(rest) > 0; i, rest = i+1, rest[8:] {
-		if w := word(rest); w != 0 {
+		if w := bitmap.Word(rest); w != 0 {
 			// Redis counts the bits of a byte from the highest. Keys may be added concurrently.
 			atomic.OrUint64(&words[i], bits.Reverse64(bits.ReverseBytes64(w)))
 		}
@@ -216,7 +218,7 @@ func (b *bitmapCopy) setSegment(g *generation, segment uint64, raw string) {
 
 func (b *bitmapCopy) markLost(segment uint64, words []uint64) {
 	if b.lost == nil {
-		b.lost = make([]uint64, (b.segments+63)/64)
+		b.lost = make([]uint64, (b.Segments+63)/64)
 	}
 	b.lost[segment/64] |= 1 << (segment % 64)
 	for i := range words {
@@ -225,11 +227,11 @@ func (b *bitmapCopy) markLost(segment uint64, words []uint64) {
 }
 
 // inLostSegment reports whether a key belongs to a segment that Redis has lost.
-func (b *bitmapCopy) inLostSegment(h *hash) bool {
+func (b *bitmapCopy) inLostSegment(h *bitmap.Hash) bool {
 	if b.lost == nil {
 		return false
 	}
-	s := b.segment(h)
+	s := b.Segment(h)
 	return b.lost[s/64]&(1<<(s%64)) != 0
 }
 

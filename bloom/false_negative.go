@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // falseNegative records that a filter was dropped because it had refused a key whose row exists.
@@ -76,7 +78,7 @@ func (r *Redis) Hidden(ctx context.Context, key string) error {
 		r.recheckReplica() // its copy may still refuse keys
 		return r.wrapError(err)
 	}
-	if maybe, err := r.lookup(ctx, []hash{hashOf(key)}); err != nil || maybe[0] {
+	if maybe, err := r.lookup(ctx, []bitmap.Hash{bitmap.HashOf(key)}); err != nil || maybe[0] {
 		r.recheckReplica() // its copy may lack keys that Redis has
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/bits-and-blooms/bloom/v3"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // TestBitsAreOfBitsAndBlooms: each segment is, word for word, that library's filter of the same
@@ -23,39 +25,21 @@ func TestBitsAreOfBitsAndBlooms(t *testing.T) {
 		l := newLocal(t, n, 0.01)
 		complete(t, l)
 		g := l.current.Load().active
-		theirs := make([]*bloom.BloomFilter, g.segments)
+		theirs := make([]*bloom.BloomFilter, g.Segments)
 		for i := range theirs {
-			theirs[i] = bloom.New(uint(g.bits), uint(g.k))
+			theirs[i] = bloom.New(uint(g.Bits), uint(g.K))
 		}
 		for _, key := range keysOf("key", int(n)) {
 			must(t, l.Add(t.Context(), key))
-			h := hashOf(key)
-			theirs[g.segment(&h)].AddString(key)
+			h := bitmap.HashOf(key)
+			theirs[g.Segment(&h)].AddString(key)
 		}
 		for s, f := range theirs {
 			for i, w := range f.BitSet().Words() {
-				if own := g.segmentWords(uint64(s))[i]; own != w {
-					t.Fatalf("%d keys, segment %d of %d, word %d: %x instead of %x", n, s, g.segments, i, own, w)
+				if own := g.SegmentWords(uint64(s))[i]; own != w {
+					t.Fatalf("%d keys, segment %d of %d, word %d: %x instead of %x", n, s, g.Segments, i, own, w)
 				}
 			}
-		}
-	}
-}
-
-// TestSizing: by the formula, no rate exceeds the requested one, and there are few more bits than
-// the best k would need.
-func TestSizing(t *testing.T) {
-	for rate := minRate; rate <= maxRate; rate *= 1.01 {
-		const n = 1_000_000
-		s, err := shapeFor(n, rate)
-		must(t, err)
-		k, m := float64(s.k), float64(s.total())
-		if got := math.Pow(-math.Expm1(-k*n/m), k); got > rate*1.0001 {
-			t.Errorf("rate %v: %v, k = %v", rate, got, k)
-		}
-		best, _ := bloom.EstimateParameters(n, rate)
-		if m > 1.08*float64(best)+64*float64(s.segments) {
-			t.Errorf("rate %v: %v bits instead of %d", rate, m, best)
 		}
 	}
 }
@@ -91,24 +75,24 @@ func TestFalsePositiveRate(t *testing.T) {
 					c.capacity = min(c.capacity, 50_000)
 				}
 			}
-			s, err := shapeFor(c.capacity, c.rate)
+			s, err := bitmap.ShapeFor(c.capacity, c.rate)
 			must(t, err)
-			own, single := newBitmap(s), newBitmap(shape{segments: 1, bits: s.total(), k: 1})
+			own, single := bitmap.New(s), bitmap.New(bitmap.Shape{Segments: 1, Bits: s.Total(), K: 1})
 			parallel(int(c.capacity), func(keys func() (string, bool)) (found [2]int64) {
 				for key, ok := keys(); ok; key, ok = keys() {
-					h := hashOf("there" + strconv.Itoa(i) + key)
-					own.add(&h)
-					single.add(&h)
+					h := bitmap.HashOf("there" + strconv.Itoa(i) + key)
+					own.Add(&h)
+					single.Add(&h)
 				}
 				return
 			})
 			found := parallel(probes, func(keys func() (string, bool)) (found [2]int64) {
 				for key, ok := keys(); ok; key, ok = keys() {
-					h := hashOf("absent" + strconv.Itoa(i) + key)
-					if own.has(&h) {
+					h := bitmap.HashOf("absent" + strconv.Itoa(i) + key)
+					if own.Has(&h) {
 						found[0]++
 					}
-					if single.has(&h) {
+					if single.Has(&h) {
 						found[1]++
 					}
 				}
@@ -118,12 +102,12 @@ func TestFalsePositiveRate(t *testing.T) {
 			sigma := math.Sqrt(c.rate / float64(probes)) // of the measured rate, if it equals the requested one
 			t.Logf("%.5f %% of %d, standard error %.5f %%: %+.2f %%; %d segments of %d bits (%.2f for each key), k = "+
 				"%d; one hash in as many bits: %.2f %%, in 2^32 (512 MB): %.4f %%", 100*rate, probes, 100*sigma,
-				100*(rate/c.rate-1), s.segments, s.bits, float64(s.total())/float64(c.capacity), s.k, 100*float64(
+				100*(rate/c.rate-1), s.Segments, s.Bits, float64(s.Total())/float64(c.capacity), s.K, 100*float64(
 					found[1])/float64(probes), -100*math.Expm1(-float64(c.capacity)/(1<<32)))
 			if off := math.Abs(rate - c.rate); off > 0.05*c.rate+4*sigma || accept && off > 0.05*c.rate {
 				t.Errorf("%v instead of %v", rate, c.rate)
 			}
-			if want := -math.Expm1(-float64(c.capacity) / float64(s.total())); math.Abs(
+			if want := -math.Expm1(-float64(c.capacity) / float64(s.Total())); math.Abs(
 				float64(found[1])/float64(probes)/want-1) > 0.05 {
 				t.Errorf("one hash: %v instead of %v", float64(found[1])/float64(probes), want)
 			}

@@ -4,25 +4,28 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // FuzzDecodeHashes: any announced hashes can be added to any filter, and read back the same.
 func FuzzDecodeHashes(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(encodeHashes([]hash{hashOf("a"), hashOf("b")}))
+	f.Add(encodeHashes([]bitmap.Hash{bitmap.HashOf("a"), bitmap.HashOf("b")}))
 	f.Add(bytes.Repeat([]byte{0xff}, 70))
-	shapes := []*bitmap{newBitmap(shape{1, 64, 1}), newBitmap(shape{3, 192, 7}),
-		newBitmap(shape{maxSegments, 64, maxK})}
+	shapes := []*bitmap.Bitmap{bitmap.New(bitmap.Shape{Segments: 1, Bits: 64, K: 1}),
+		bitmap.New(bitmap.Shape{Segments: 3, Bits: 192, K: 7}),
+		bitmap.New(bitmap.Shape{Segments: bitmap.MaxSegments, Bits: 64, K: bitmap.MaxK})}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var all []hash
-		decodeHashes(body, func(h *hash) { all = append(all, *h) })
+		var all []bitmap.Hash
+		decodeHashes(body, func(h *bitmap.Hash) { all = append(all, *h) })
 		if got := encodeHashes(all); len(all) != len(body)/32 || !bytes.Equal(got, body[:len(body)/32*32]) {
 			t.Fatalf("%x is read as %x", body, got)
 		}
 		for i := range all[:min(len(all), 100)] {
 			for _, b := range shapes {
-				if b.add(&all[i]); !b.has(&all[i]) {
-					t.Fatalf("%x is not in %+v", all[i], b.shape)
+				if b.Add(&all[i]); !b.Has(&all[i]) {
+					t.Fatalf("%x is not in %+v", all[i], b.Shape)
 				}
 			}
 		}
@@ -32,9 +35,9 @@ func FuzzDecodeHashes(f *testing.F) {
 // FuzzDecodeDescriptor: what is accepted is of bounded size, and means the same when it is written
 // again.
 func FuzzDecodeDescriptor(f *testing.F) {
-	g := newGeneration(shape{4, 1 << 18, 7}, 100_000, 0.01)
+	g := newGeneration(bitmap.Shape{Segments: 4, Bits: 1 << 18, K: 7}, 100_000, 0.01)
 	for _, d := range []descriptor{{}, {Active: g},
-		{Building: g, Old: []generation{*newGeneration(shape{1, 64, 1}, 1, 0.5)}}} {
+		{Building: g, Old: []generation{*newGeneration(bitmap.Shape{Segments: 1, Bits: 64, K: 1}, 1, 0.5)}}} {
 		raw, err := d.encode()
 		must(f, err)
 		f.Add(raw)
@@ -50,7 +53,8 @@ func FuzzDecodeDescriptor(f *testing.F) {
 			t.Fatalf("%d generations", len(d.generations()))
 		}
 		for _, g := range d.generations() {
-			if s := g.shape(); s.check() != nil || s.total() > maxSegments*maxBits || len(g.header()) != headerBytes {
+			if s := g.shape(); s.Check() != nil || s.Total() > bitmap.MaxSegments*bitmap.MaxBits ||
+				len(g.header()) != headerBytes {
 				t.Fatalf("%+v", g)
 			}
 		}
@@ -77,7 +81,7 @@ func FuzzDecodeDescriptor(f *testing.F) {
 // FuzzTake: for any value of a segment in Redis, no added key is missed: a segment that is not
 // whole is treated as lost.
 func FuzzTake(f *testing.F) {
-	s := shape{2, 192, 3}
+	s := bitmap.Shape{Segments: 2, Bits: 192, K: 3}
 	g := newGeneration(s, 10, 0.01)
 	f.Add([]byte(nil), true)
 	f.Add([]byte(g.tag(1)), true)
@@ -94,20 +98,20 @@ func FuzzTake(f *testing.F) {
 		if len(body) > 0 && body[0]%2 == 0 {
 			tail = g.tag(0)
 		}
-		size := int(s.bits / 8)
+		size := int(s.Bits / 8)
 		if len(body) >= size {
 			body = append(body[:size:size], tail...)
 		}
 		whole = whole && (len(body) == size+tagBytes && tail == g.tag(1) || string(body) == g.tag(1))
 		c := newBitmapCopy(g)
 		c.setSegment(g, 1, string(header)+string(body))
-		for i := range s.bits {
+		for i := range s.Bits {
 			set := i/8 < uint64(min(size, len(body))) && body[i/8]&(0x80>>(i%8)) != 0 && string(body) != g.tag(1)
-			if got := c.words[s.bits/64+i/64]&(1<<(i%64)) != 0; got != (set || !whole) {
+			if got := c.Words[s.Bits/64+i/64]&(1<<(i%64)) != 0; got != (set || !whole) {
 				t.Fatalf("bit %d of %x: %v", i, body, got)
 			}
 		}
-		if c.count() > s.bits || c.lostSegments() > 1 {
+		if c.Count() > s.Bits || c.lostSegments() > 1 {
 			t.Fatal("another segment was touched")
 		}
 	})

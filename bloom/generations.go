@@ -12,6 +12,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // A generation passes through these steps:
@@ -33,7 +35,7 @@ import (
 
 // begin begins a new generation, and records it. It replaces a generation that is being built.
 func (r *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err error) {
-	s, err := shapeFor(capacity, r.rate)
+	s, err := bitmap.ShapeFor(capacity, r.rate)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // settle is how long a rebuild waits before it reads.
@@ -67,14 +69,14 @@ func (h *hidden) rebuildBySteps(ctx context.Context, f *Redis) error {
 		return err
 	}
 	time.Sleep(settle)
-	var hashes []hash
+	var hashes []bitmap.Hash
 	flush := func() error {
 		err := f.write(ctx, g, hashes)
 		hashes = hashes[:0]
 		return err
 	}
 	for key := range h.source(ctx, "") {
-		if hashes = append(hashes, hashOf(strings.Clone(key))); len(hashes) == 5000 {
+		if hashes = append(hashes, bitmap.HashOf(strings.Clone(key))); len(hashes) == 5000 {
 			if err := flush(); err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/wording"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // Local is a filter in this process's memory. It takes State.Bits / 8 bytes, and twice that
@@ -44,7 +46,7 @@ type localState struct {
 func NewLocal(capacity uint64, rate float64) (*Local, error) {
 	l := &Local{capacity: capacity, rate: rate, wakeup: make(chan struct{}, 1)}
 	l.current.Store(&localState{})
-	if _, err := shapeFor(capacity, rate); err != nil {
+	if _, err := bitmap.ShapeFor(capacity, rate); err != nil {
 		return nil, wording.Errorf("bloom: %w", err)
 	}
 	return l, nil
@@ -75,8 +77,8 @@ func (l *Local) has(key string) bool {
 		l.counts.lost.Add(1)
 		return true
 	}
-	h := hashOf(key)
-	maybe := g.has(&h)
+	h := bitmap.HashOf(key)
+	maybe := g.Has(&h)
 	l.lookups.count(maybe)
 	return maybe
 }
@@ -89,8 +91,8 @@ func (l *Local) MightContainMany(_ context.Context, keys []string) ([]bool, erro
 		unknown = len(keys)
 	}
 	for i, key := range keys {
-		h := hashOf(key)
-		maybe[i] = g == nil || g.has(&h)
+		h := bitmap.HashOf(key)
+		maybe[i] = g == nil || g.Has(&h)
 	}
 	l.counts.countLookups(maybe, unknown, nil)
 	return maybe, nil
@@ -127,9 +129,9 @@ func (l *Local) State(context.Context) (State, error) {
 }
 
 func (l *Local) state(g *localGeneration) State {
-	set := g.count()
+	set := g.Count()
 	return State{
-		Built: true, Capacity: g.capacity, Rate: g.rate, Bits: g.total(), SetBits: set, Keys: g.estimate(set),
+		Built: true, Capacity: g.capacity, Rate: g.rate, Bits: g.Total(), SetBits: set, Keys: g.Estimate(set),
 		Deleted: uint64(max(0, l.deleted.Load()-g.deletedBefore)),
 	}
 }
@@ -137,8 +139,8 @@ func (l *Local) state(g *localGeneration) State {
 // Hidden reports a key that the filter has refused although its row exists: see Redis.Hidden. It
 // affects only this process.
 func (l *Local) Hidden(_ context.Context, key string) error {
-	g, reported := l.current.Load().active, hashOf(key)
-	if g == nil || g.has(&reported) {
+	g, reported := l.current.Load().active, bitmap.HashOf(key)
+	if g == nil || g.Has(&reported) {
 		return nil
 	}
 	l.counts.hidden.Add(1)
@@ -181,7 +183,7 @@ func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.
 // A rebuild that begins later reads these keys from its source, or committed adds them again. add
 // returns the state whose generations contain the keys.
 func (l *Local) add(keys []string) (written *localState) {
-	hashes := hashesOf(keys)
+	hashes := bitmap.HashesOf(keys)
 	for h := l.current.Load(); h != written; h = l.current.Load() {
 		for _, g := range h.generations() {
 			if g != nil && !slices.Contains(written.generations(), g) {
@@ -216,7 +218,7 @@ func (l *Local) change(edit func(*localState)) {
 
 // localGeneration contains the bits of a Local from one rebuild to the next.
 type localGeneration struct {
-	*bitmap
+	*bitmap.Bitmap
 	begun         time.Time
 	capacity      uint64
 	rate          float64
@@ -224,14 +226,14 @@ type localGeneration struct {
 	rebuildTime   time.Duration // duration of its rebuild; set before it serves
 }
 
-func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGeneration {
-	return &localGeneration{bitmap: b, begun: time.Now(), capacity: capacity, rate: rate,
+func (l *Local) newGeneration(b *bitmap.Bitmap, capacity uint64, rate float64) *localGeneration {
+	return &localGeneration{Bitmap: b, begun: time.Now(), capacity: capacity, rate: rate,
 		deletedBefore: l.deleted.Load()}
 }
 
-func (l *localGeneration) addAll(hashes []hash) {
+func (l *localGeneration) addAll(hashes []bitmap.Hash) {
 	for i := range hashes {
-		l.add(&hashes[i])
+		l.Add(&hashes[i])
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/wording"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // Rebuild reads all keys of the source into a new filter, and replaces the present one when the
@@ -46,11 +48,11 @@ func (l *Local) build(ctx context.Context, capacity uint64) (next building, abou
 	if capacity == 0 {
 		capacity = grownCapacity(l.capacity, l.rate, present)
 	}
-	s, err := shapeFor(capacity, l.rate)
+	s, err := bitmap.ShapeFor(capacity, l.rate)
 	if err != nil {
 		return nil, 0, err
 	}
-	return l.begin(l.newGeneration(newBitmap(s), capacity, l.rate)), present.Keys, nil
+	return l.begin(l.newGeneration(bitmap.New(s), capacity, l.rate)), present.Keys, nil
 }
 
 // begin makes additions also go to g.
@@ -69,7 +71,7 @@ func (l localBuilding) add(_ context.Context, keys []string) error {
 	if l.filter.closed.Load() {
 		return errClosed
 	}
-	l.g.addAll(hashesOf(keys))
+	l.g.addAll(bitmap.HashesOf(keys))
 	return nil
 }
 
@@ -78,7 +80,7 @@ func (l localBuilding) check(ctx context.Context, allowFewer bool) error {
 		return nil
 	}
 	present, _ := l.filter.State(ctx)
-	return checkKeyCount(present, l.g.shape, l.g.count())
+	return checkKeyCount(present, l.g.Shape, l.g.Count())
 }
 
 // drop ends additions to the generation.

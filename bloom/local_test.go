@@ -116,7 +116,7 @@ func TestLocalFollowsRebuild(t *testing.T) {
 			defer close(done)
 			l.AddMany(t.Context(), keys)
 		}()
-		for at := l.current.Load().active; atomic.LoadUint64(&at.words[0]) == 0 && l.counts.added.Load() == 0; {
+		for at := l.current.Load().active; atomic.LoadUint64(&at.Words[0]) == 0 && l.counts.added.Load() == 0; {
 			// until the first are there
 			runtime.Gosched()
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // TestPartFailsOfAnOldGeneration: a filter that goes by an old descriptor, and can ask only a part
@@ -24,16 +26,16 @@ func TestPartFailsOfAnOldGeneration(t *testing.T) {
 		must(t, f.prepare(t.Context(), next))
 		must(t, f.activate(t.Context(), next)) // the filter before is not removed, as when a server cannot be reached
 		must(t, f.Add(t.Context(), "b"))
-		h := hashOf("b")
+		h := bitmap.HashOf("b")
 		other := ""
 		for i := 0; other == ""; i++ {
 			key := fmt.Sprint("other", i)
-			if o := hashOf(key); g.shape().segment(&o) != g.shape().segment(&h) {
+			if o := bitmap.HashOf(key); g.shape().Segment(&o) != g.shape().Segment(&h) {
 				other = key
 			}
 		}
-		o := hashOf(other)
-		broken := segmentKey(f.options.Prefix, f.name, g.ID, g.shape().segment(&o))
+		o := bitmap.HashOf(other)
+		broken := segmentKey(f.options.Prefix, f.name, g.ID, g.shape().Segment(&o))
 		must(t, rdb.Del(t.Context(), broken).Err())
 		must(t, rdb.LPush(t.Context(), broken, "what a script cannot read").Err())
 		if maybe, err := stale.MightContainMany(t.Context(), []string{"b", other}); !maybe[0] {
@@ -53,7 +55,7 @@ func TestPartFails(t *testing.T) {
 		must(t, rdb.LPush(t.Context(), broken, "what a script cannot read").Err())
 		failed := int64(0)
 		for _, key := range numbered(100) {
-			if h := hashOf(key); g.shape().segment(&h) == 0 {
+			if h := bitmap.HashOf(key); g.shape().Segment(&h) == 0 {
 				failed++
 			}
 		}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/retry"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // Source yields the keys of all rows as text, in a fixed order, starting with the key that follows
@@ -122,8 +124,8 @@ func (r *RebuildOptions) withDefaults() RebuildOptions {
 
 func (r RebuildOptions) check() error {
 	switch {
-	case r.Capacity > maxSegments*maxBits/64:
-		return fmt.Errorf("RebuildOptions.Capacity %d: at most %d", r.Capacity, uint64(maxSegments*maxBits/64))
+	case r.Capacity > bitmap.MaxCapacity:
+		return fmt.Errorf("RebuildOptions.Capacity %d: at most %d", r.Capacity, uint64(bitmap.MaxCapacity))
 	case r.Settle > 24*time.Hour:
 		return fmt.Errorf("RebuildOptions.Settle %v: at most %v", r.Settle, 24*time.Hour)
 	case r.Rate < 0:
@@ -262,7 +264,7 @@ func (r *rebuildRun) complete(ctx context.Context) error {
 // withPosition adds to err how far the run had come. It shows the hash of the last key instead of
 // the key.
 func (r *rebuildRun) withPosition(err error) error {
-	h := hashOf(r.after)
+	h := bitmap.HashOf(r.after)
 	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
 }
 
@@ -368,7 +370,7 @@ func grownCapacity(capacity uint64, rate float64, s State) uint64 {
 		want = max(want, s.Capacity)
 	}
 	for capacity < want && capacity < math.MaxUint64/2 {
-		if _, err := shapeFor(2*capacity, rate); err != nil {
+		if _, err := bitmap.ShapeFor(2*capacity, rate); err != nil {
 			break
 		}
 		capacity *= 2

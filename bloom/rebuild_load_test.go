@@ -232,9 +232,9 @@ func TestHugeFilter(t *testing.T) {
 		must(t, f.AddMany(t.Context(), numbered(1000)))
 		began = time.Now()
 		must(t, f.activate(t.Context(), g))
-		t.Logf("%d bits, %d segments: prepared in %v, put in place in %v", g.shape().total(), g.Segments,
+		t.Logf("%d bits, %d segments: prepared in %v, put in place in %v", g.shape().Total(), g.Segments,
 			prepared.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-		if testenv.Accepting && g.shape().total() < 1<<33 {
+		if testenv.Accepting && g.shape().Total() < 1<<33 {
 			t.Error("it is not huge")
 		}
 		grown := used(t, rdb) - before

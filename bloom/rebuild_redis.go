@@ -6,6 +6,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // maxRebuilds is the maximum number of generations that one Rebuild begins because Redis loses
@@ -110,7 +112,7 @@ type redisBuilding struct {
 // add writes keys to this generation only. It announces nothing, because no lookup uses this
 // generation.
 func (r *redisBuilding) add(ctx context.Context, keys []string) error {
-	missing, err := r.filter.fill(ctx, r.g, hashesOf(keys), true)
+	missing, err := r.filter.fill(ctx, r.g, bitmap.HashesOf(keys), true)
 	if err == nil && missing > 0 {
 		return r.abandon(ctx)
 	}

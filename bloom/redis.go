@@ -15,6 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // Redis is a filter whose bits are stored in Redis. All processes that use the same name share
@@ -77,7 +79,7 @@ func (r *Redis) setUp() (err error) {
 	if err := r.options.check(); err != nil {
 		return err
 	}
-	if _, err := shapeFor(r.capacity, r.rate); err != nil {
+	if _, err := bitmap.ShapeFor(r.capacity, r.rate); err != nil {
 		return err
 	}
 	if r.conn, err = conn.New(r.rdb, r.longTimeout()); err != nil {
@@ -134,7 +136,7 @@ func (r *Redis) MightContain(ctx context.Context, key string) (bool, error) {
 // trip to each server that holds some of them. The error is that of some of the keys that could
 // not be looked up.
 func (r *Redis) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
-	return r.lookup(ctx, hashesOf(keys))
+	return r.lookup(ctx, bitmap.HashesOf(keys))
 }
 
 // maxLookupAttempts is how often a lookup tries again because the filter is being replaced.
@@ -143,7 +145,7 @@ const maxLookupAttempts = 3
 // lookup queries the generation that was active when the descriptor was last read. In the same
 // round trip it checks that the generation is still active. Results from another generation do
 // not count: it receives no new keys, although its bits may still exist.
-func (r *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
+func (r *Redis) lookup(ctx context.Context, hashes []bitmap.Hash) ([]bool, error) {
 	r.startWatch()
 	maybe := make([]bool, len(hashes))
 	unknown := indexesUpTo(len(hashes)) // until a query succeeds
@@ -305,11 +307,11 @@ func (r *Redis) state(ctx context.Context, d *descriptor) (s State, err error) {
 	shape := g.shape()
 	s.Owner, s.Table = g.Owner, g.Table
 	s.Built, s.Generation, s.Begun, s.Capacity, s.Rate = true, g.ID, g.Begun, g.Capacity, g.Rate
-	s.Bits, s.Hashes, s.Segments = shape.total(), g.K, g.Segments
+	s.Bits, s.Hashes, s.Segments = shape.Total(), g.K, g.Segments
 	if s.SetBits, s.LostSegments, err = r.count(ctx, g); err != nil {
 		return State{}, err
 	}
-	s.Keys = shape.estimate(s.SetBits)
+	s.Keys = shape.Estimate(s.SetBits)
 	deleted, err := r.deleted(ctx)
 	s.Deleted = max(deleted, g.DeletedBefore) - g.DeletedBefore
 	return s, err

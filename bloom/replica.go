@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/wording"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // Replica is a copy of a Redis filter in this process's memory. A lookup takes nanoseconds and no
@@ -89,28 +91,28 @@ func (r *Replica) Close() error {
 // (see Replica). If the copy can decide, MightContain ignores ctx and returns no error. Otherwise
 // it is Redis.MightContain.
 func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
-	h := hashOf(key)
+	h := bitmap.HashOf(key)
 	if may, known := r.lookupLocal(&h); known {
 		return may, nil
 	}
-	maybe, err := r.lookup(ctx, []hash{h})
+	maybe, err := r.lookup(ctx, []bitmap.Hash{h})
 	return maybe[0], err
 }
 
 // MightContainNow is MightContain without a round trip. known is false if Redis would have to be
 // asked.
 func (r *Replica) MightContainNow(key string) (may, known bool) {
-	h := hashOf(key)
+	h := bitmap.HashOf(key)
 	return r.lookupLocal(&h)
 }
 
-func (r *Replica) lookupLocal(h *hash) (may, known bool) {
+func (r *Replica) lookupLocal(h *bitmap.Hash) (may, known bool) {
 	trust := r.trustedUntil.Load() // first: see upToDate
 	c := r.serving.Load()
 	switch {
 	case c == nil:
 		return true, false
-	case !c.has(h):
+	case !c.Has(h):
 		if r.upToDate(c, trust) {
 			r.lookups.count(false)
 			return false, true
@@ -147,11 +149,11 @@ func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, 
 		return r.Redis.MightContainMany(ctx, keys)
 	}
 	var missing []int
-	var hashes []hash
+	var hashes []bitmap.Hash
 	lost := 0
 	for i, key := range keys {
-		h := hashOf(key)
-		if maybe[i] = c.has(&h); !maybe[i] {
+		h := bitmap.HashOf(key)
+		if maybe[i] = c.Has(&h); !maybe[i] {
 			missing, hashes = append(missing, i), append(hashes, h)
 		} else if c.inLostSegment(&h) {
 			lost++
@@ -217,7 +219,7 @@ func (r *Replica) Stats() Stats { return r.Redis.Stats() }
 
 // addAll adds keys that this process has added to Redis, before they are announced. A process
 // does not receive its own announcements.
-func (r *Replica) addAll(hashes []hash) {
+func (r *Replica) addAll(hashes []bitmap.Hash) {
 	for i := range hashes {
 		r.add(&hashes[i])
 	}
@@ -225,12 +227,12 @@ func (r *Replica) addAll(hashes []hash) {
 
 // add adds a key to the incoming copy first, and then to the serving one. The incoming copy
 // becomes the serving one in the opposite order, so that no key is missed.
-func (r *Replica) add(h *hash) {
+func (r *Replica) add(h *bitmap.Hash) {
 	if c := r.incoming.Load(); c != nil {
-		c.add(h)
+		c.Add(h)
 	}
 	if c := r.serving.Load(); c != nil {
-		c.add(h)
+		c.Add(h)
 	}
 }
 
@@ -238,10 +240,10 @@ func (r *Replica) add(h *hash) {
 func (r *Replica) addStats(s *Stats) {
 	trust := r.trustedUntil.Load() // first: see upToDate
 	if c := r.serving.Load(); c != nil {
-		s.Copied, s.CopyBytes, s.LostCopied = r.upToDate(c, trust), c.bytes(), int64(c.lostSegments())
+		s.Copied, s.CopyBytes, s.LostCopied = r.upToDate(c, trust), c.Bytes(), int64(c.lostSegments())
 	}
 	if c := r.incoming.Load(); c != nil {
-		s.CopyBytes += c.bytes()
+		s.CopyBytes += c.Bytes()
 	}
 	r.lookups.addTo(s)
 	s.TooLarge, s.Copies, s.Gaps, s.Received =

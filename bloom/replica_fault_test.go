@@ -13,6 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // says returns a replica's result for one key, also without Redis.
@@ -104,7 +106,7 @@ func TestReplicaMissesAnAnnouncement(t *testing.T) {
 		r := newReplica(t, rdb, nil)
 		copiedBy(t, r)
 		time.Sleep(time.Minute)
-		err := f.write(t.Context(), g, []hash{hashOf("missed")})
+		err := f.write(t.Context(), g, []bitmap.Hash{bitmap.HashOf("missed")})
 		must(t, err)
 		number := rdb.Keys(t.Context(), f.key+"::announced:*").Val()[0]
 		must(t, rdb.HIncrByFloat(t.Context(), number, "", 1e9).Err())
@@ -272,9 +274,9 @@ func TestReplicaUnderAdds(t *testing.T) {
 			mu.Lock()
 			read := slices.Clone(rows)
 			mu.Unlock()
-			hashes := make([]hash, len(read))
+			hashes := make([]bitmap.Hash, len(read))
 			for i, key := range read {
-				hashes[i] = hashOf(key)
+				hashes[i] = bitmap.HashOf(key)
 			}
 			err = f.write(t.Context(), g, hashes)
 			must(t, err)

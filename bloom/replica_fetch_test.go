@@ -9,6 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // scene lets a test act between the commands of a client.
@@ -91,7 +93,7 @@ func TestReplicaReceivesKeysWhileItIsFetched(t *testing.T) {
 func TestReplicaMissesWhileItIsFetched(t *testing.T) {
 	r := staged(t, func(s *scene, f *Redis, g *generation, r func() *Replica) {
 		s.once("getrange", func() {
-			err := f.write(t.Context(), g, []hash{hashOf("missed")})
+			err := f.write(t.Context(), g, []bitmap.Hash{bitmap.HashOf("missed")})
 			must(t, err)
 			busListener{r().Redis}.Void(0)
 		})
@@ -122,7 +124,7 @@ func TestReplicaReadsTheDescriptorAgain(t *testing.T) {
 			if times++; times == 1 {
 				swap()
 			}
-			if c, h := r().serving.Load(), hashOf("new"); c != nil && !c.has(&h) {
+			if c, h := r().serving.Load(), bitmap.HashOf("new"); c != nil && !c.Has(&h) {
 				wrong.Store(true)
 			}
 		}
@@ -159,7 +161,7 @@ func TestReplicaSwaps(t *testing.T) {
 		t.Error(during)
 	}
 	testenv.Eventually(t, "the next one", func() bool { return r.Stats().Copies == 2 })
-	if c := r.serving.Load(); c.total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") ||
+	if c := r.serving.Load(); c.Total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") ||
 		r.incoming.Load() != nil {
 		t.Error("wrong bits")
 	}

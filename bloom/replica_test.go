@@ -13,6 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 func newReplica(t testing.TB, rdb redis.UniversalClient, options *Options) *Replica {
@@ -49,7 +51,7 @@ func sameBits(t *testing.T, f *Redis, g *generation, c *bitmapCopy) {
 	for s := range g.Segments {
 		raw, err := f.rdb.Get(t.Context(), segmentKey(f.options.Prefix, f.name, g.ID, s)).Result()
 		must(t, err)
-		for i, w := range c.segmentWords(s) {
+		for i, w := range c.SegmentWords(s) {
 			for j := range 64 {
 				at := headerBytes + 8*i + j/8
 				there := at < len(raw) && raw[at]&(0x80>>(j%8)) != 0
@@ -92,7 +94,7 @@ func TestReplica(t *testing.T) {
 		}
 		sameBits(t, f, g, c)
 		s := r.Stats()
-		if s.Copies != 1 || s.CopyBytes != int64(g.shape().total()/8) || s.LostCopied != 0 || s.TooLarge ||
+		if s.Copies != 1 || s.CopyBytes != int64(g.shape().Total()/8) || s.LostCopied != 0 || s.TooLarge ||
 			s.Gaps != 1 || s.Received < 11 || s.Unknown != 0 || s.Present < int64(len(keys)) || s.Absent < 995 {
 			t.Errorf("%+v", s)
 		}
@@ -124,8 +126,8 @@ func TestReplicaIsOfBitsAndBlooms(t *testing.T) {
 			raw.AddString(key)
 		}
 		for i, w := range raw.BitSet().Words() {
-			if c.words[i] != w {
-				t.Fatalf("word %d has other bits: %d", i, bits.OnesCount64(c.words[i]^w))
+			if c.Words[i] != w {
+				t.Fatalf("word %d has other bits: %d", i, bits.OnesCount64(c.Words[i]^w))
 			}
 		}
 	})
@@ -169,8 +171,8 @@ func TestReplicaOfWhatIsLost(t *testing.T) {
 		copiedBy(t, r)
 		lost := 0
 		for _, key := range append(someKeys("absent", 400), "a", "b") {
-			h := hashOf(key)
-			gone := g.shape().segment(&h) > 0
+			h := bitmap.HashOf(key)
+			gone := g.shape().Segment(&h) > 0
 			if gone {
 				lost++
 			}
@@ -260,7 +262,7 @@ func TestNewReplica(t *testing.T) {
 // Lookups in a copy allocate nothing.
 func TestReplicaAllocatesNothing(t *testing.T) {
 	r := still(t, 1000)
-	h := hashOf("there")
+	h := bitmap.HashOf("there")
 	r.add(&h)
 	ctx := t.Context()
 	for key, want := range map[string]bool{"there": true, "absent": false} {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/retry"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // call is a script that runs on one segment, or another command, and its reply.
@@ -119,10 +121,10 @@ type keyGroup struct {
 }
 
 // bySegment groups keys by their segment, in the order of the first key of each.
-func bySegment(s shape, hashes []hash) (parts []keyGroup) {
+func bySegment(s bitmap.Shape, hashes []bitmap.Hash) (parts []keyGroup) {
 	at := make(map[uint64]int)
 	for i := range hashes {
-		segment := s.segment(&hashes[i])
+		segment := s.Segment(&hashes[i])
 		j, ok := at[segment]
 		if !ok {
 			j = len(parts)
@@ -133,31 +135,32 @@ func bySegment(s shape, hashes []hash) (parts []keyGroup) {
 	return parts
 }
 
-// offsets returns the bit offsets of the keys which in their segment, as the scripts expect them.
-func (s shape) offsets(hashes []hash, which []int) string {
-	b := make([]byte, 0, 4*len(which)*int(s.k))
-	for _, i := range which {
-		for j := range s.k {
-			b = binary.BigEndian.AppendUint32(b, uint32(headerBits+s.bitOffset(&hashes[i], j)))
+// bitOffsets returns the bit offsets of the keys at indexes in their segment, as the scripts expect
+// them.
+func bitOffsets(s bitmap.Shape, hashes []bitmap.Hash, indexes []int) string {
+	b := make([]byte, 0, 4*len(indexes)*int(s.K))
+	for _, i := range indexes {
+		for j := range s.K {
+			b = binary.BigEndian.AppendUint32(b, uint32(headerBits+s.BitOffset(&hashes[i], j)))
 		}
 	}
 	return string(b)
 }
 
-// mask returns the bits of the keys which in the bit order of Redis, after an empty header.
-func (s shape) mask(hashes []hash, which []int) []byte {
-	b := make([]byte, headerBytes+s.bits/8)
-	for _, i := range which {
-		for j := range s.k {
-			at := headerBits + s.bitOffset(&hashes[i], j)
-			b[at/8] |= 0x80 >> (at % 8)
+// bitMask returns the bits of the keys at indexes in the bit order of Redis, after an empty header.
+func bitMask(s bitmap.Shape, hashes []bitmap.Hash, indexes []int) []byte {
+	b := make([]byte, headerBytes+s.Bits/8)
+	for _, i := range indexes {
+		for j := range s.K {
+			offset := headerBits + s.BitOffset(&hashes[i], j)
+			b[offset/8] |= 0x80 >> (offset % 8)
 		}
 	}
 	return b
 }
 
 // write adds keys to a generation. Lost segments stay lost: their keys are "maybe".
-func (r *Redis) write(ctx context.Context, g *generation, hashes []hash) error {
+func (r *Redis) write(ctx context.Context, g *generation, hashes []bitmap.Hash) error {
 	missing, err := r.fill(ctx, g, hashes, false)
 	r.counts.lostAdds.Add(int64(missing))
 	return err
@@ -166,7 +169,9 @@ func (r *Redis) write(ctx context.Context, g *generation, hashes []hash) error {
 // fill adds keys to a generation, and returns the number of lost segments. It creates the
 // commands one round trip at a time, because whole segments are large. If gentle is set, it
 // sleeps after each round trip for as long as that took, so that other clients can proceed.
-func (r *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (missing uint64, err error) {
+func (r *Redis) fill(
+	ctx context.Context, g *generation, hashes []bitmap.Hash, gentle bool,
+) (missing uint64, err error) {
 	var calls []*call
 	size := 0
 	send := func() error {
@@ -216,15 +221,15 @@ func sumReplies(calls []*call) (sum, missing uint64, err error) {
 // merging 1000 bytes, but the bytes must also be sent.
 const mergeFactor = 256
 
-func (r *Redis) addCall(g *generation, segment uint64, hashes []hash, which []int) *call {
+func (r *Redis) addCall(g *generation, segment uint64, hashes []bitmap.Hash, indexes []int) *call {
 	s := g.shape()
 	key := segmentKey(r.options.Prefix, r.name, g.ID, segment)
-	if uint64(len(which))*s.k*mergeFactor >= s.bits/8 {
-		mask := s.mask(hashes, which)
+	if uint64(len(indexes))*s.K*mergeFactor >= s.Bits/8 {
+		mask := bitMask(s, hashes, indexes)
 		return &call{script: mergeScript, keys: []string{key, key + ":merged"},
 			args: []any{g.header(), g.tag(segment), mask}, cost: len(mask)}
 	}
-	places := s.offsets(hashes, which)
+	places := bitOffsets(s, hashes, indexes)
 	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), g.tag(segment), places},
 		cost: len(places) / 4 * offsetCost}
 }
@@ -241,7 +246,7 @@ const maxKeysPerScript = 1 << 10
 // unknown has the keys whose segments are lost or, with an error, could not be queried; their
 // results are true.
 func (r *Redis) query(
-	ctx context.Context, d *cachedDescriptor, hashes []hash, maybe []bool,
+	ctx context.Context, d *cachedDescriptor, hashes []bitmap.Hash, maybe []bool,
 ) (unknown []int, current bool, err error) {
 	g := d.Active
 	s := g.shape()
@@ -249,10 +254,10 @@ func (r *Redis) query(
 	calls, groups := make([]*call, 0, len(parts)+1), make([][]int, 0, len(parts))
 	for _, p := range parts {
 		for some := range slices.Chunk(p.indexes, maxKeysPerScript) {
-			places := s.offsets(hashes, some)
+			places := bitOffsets(s, hashes, some)
 			calls = append(calls, &call{script: lookupScript,
 				keys: []string{segmentKey(r.options.Prefix, r.name, g.ID, p.segment)}, args: []any{g.header(),
-					g.tag(p.segment), strconv.FormatUint(s.k, 10), places}, cost: len(places) / 4 * offsetCost})
+					g.tag(p.segment), strconv.FormatUint(s.K, 10), places}, cost: len(places) / 4 * offsetCost})
 			groups = append(groups, some)
 		}
 	}

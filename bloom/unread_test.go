@@ -101,7 +101,8 @@ func TestTableIsReadAsAWhole(t *testing.T) {
 			}
 			source := Table[string](db, "t", "id")
 			keys, err := read(source, "")
-			if err == nil && len(keys) != rows || set.whole != (err == nil) || err != nil && !errors.Is(err, sqltable.ErrOrder) {
+			if err == nil && len(keys) != rows || set.whole != (err == nil) ||
+				err != nil && !errors.Is(err, sqltable.ErrOrder) {
 				t.Fatalf("%d keys of %d: %v", len(keys), rows, err)
 			}
 			if err != nil {

@@ -1,6 +1,7 @@
 package bloom
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
 )
 
 // descriptor names the generations that a filter has in Redis. It is stored as one JSON string, so
@@ -71,12 +74,14 @@ var (
 )
 
 // newGeneration returns a generation with a new ID.
-func newGeneration(s shape, capacity uint64, rate float64) *generation {
-	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate,
+func newGeneration(s bitmap.Shape, capacity uint64, rate float64) *generation {
+	return &generation{ID: newID(), Segments: s.Segments, Bits: s.Bits, K: s.K, Capacity: capacity, Rate: rate,
 		Begun: time.Now().UTC().Truncate(time.Millisecond)}
 }
 
-func (g *generation) shape() shape { return shape{segments: g.Segments, bits: g.Bits, k: g.K} }
+func (g *generation) shape() bitmap.Shape {
+	return bitmap.Shape{Segments: g.Segments, Bits: g.Bits, K: g.K}
+}
 
 // header returns the fixed prefix of each segment. A string with any other prefix does not belong
 // to this generation.
@@ -114,7 +119,7 @@ func (g *generation) check() error {
 	if id, err := hex.DecodeString(g.ID); err != nil || len(id) != 8 || !(g.Rate >= 0 && g.Rate <= 1) {
 		return errDescriptor
 	}
-	if err := g.shape().check(); err != nil {
+	if err := g.shape().Check(); err != nil {
 		return fmt.Errorf("%w: %w", errDescriptor, err)
 	}
 	return nil
@@ -351,7 +356,7 @@ func parseWatermarkReply(cmd *redis.Cmd) (r watermarkReply, err error) {
 
 // encodeHashes encodes keys for an announcement, in 32 bytes each. The encoding does not depend
 // on the generation that a Replica has copied.
-func encodeHashes(hashes []hash) []byte {
+func encodeHashes(hashes []bitmap.Hash) []byte {
 	b := make([]byte, 0, 32*len(hashes))
 	for i := range hashes {
 		for _, h := range hashes[i] {
@@ -362,12 +367,19 @@ func encodeHashes(hashes []hash) []byte {
 }
 
 // decodeHashes calls f with the hash of each key in b. It ignores incomplete bytes at the end.
-func decodeHashes(b []byte, f func(*hash)) {
-	var h hash // one for all calls, because it escapes to the heap
+func decodeHashes(b []byte, f func(*bitmap.Hash)) {
+	var h bitmap.Hash // one for all calls, because it escapes to the heap
 	for ; len(b) >= 32; b = b[32:] {
 		for i := range h {
 			h[i] = binary.BigEndian.Uint64(b[8*i:])
 		}
 		f(&h)
 	}
+}
+
+// newID returns a random identifier.
+func newID() string {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
 }

@@ -9,6 +9,6 @@ export GOWORK=off GOARCH=386 CGO_ENABLED=0
 for module in $(git ls-files '*go.mod' 'go.mod' | sort -u | xargs -n1 dirname | grep -vE '^(bench|torture|examples/.*)$'); do
 	(cd "$module" && go build ./...)
 done
-go test -vet=off -count=1 ./internal/memory ./internal/lease ./internal/conn
-go test -vet=off -count=1 -run 'Bits|Sizing|FalsePos|Hash|Place|Local$|LocalOptions|RebuildOptions|Estimated|Save|Full' ./bloom
+go test -vet=off -count=1 ./internal/memory ./internal/lease ./internal/conn ./bloom/internal/bitmap
+go test -vet=off -count=1 -run 'Bits|FalsePos|Hash|Local$|LocalOptions|RebuildOptions|Estimated|Save|Full' ./bloom
 go test -vet=off -count=1 -run 'TestMemoryBytesOutOfRange' ./internal/test/bounded

@@ -1,7 +1,7 @@
 // Package sqltable reads the keys of a table of a SQL database, page by page in the order of the
-// database. It returns an error where that order, the type of the column or row-level security could
-// hide rows from the reader. bloom.Table returns a Source that reads with a Reader. bloom.Redis calls
-// WithReport, to learn from which table the Source reads.
+// database. It returns an error where that order, the type of the column or row-level security
+// could hide rows from the reader. bloom.Table returns a Source that reads with a Reader.
+// bloom.Redis calls WithReport, to learn from which table the Source reads.
 package sqltable
 
 import (

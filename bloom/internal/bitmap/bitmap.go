@@ -1,8 +1,10 @@
-package bloom
+// Package bitmap computes with the bits of a filter, in memory and without I/O: how many bits a
+// filter needs (Shape), which of them a key sets (Hash), and a filter of this process (Bitmap).
+// Package bloom calls it for all filters: a Local and the copy of a Replica are Bitmaps, and the
+// scripts of a Redis filter get the offsets of a Shape.
+package bitmap
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"math/bits"
@@ -11,16 +13,16 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// shape describes the layout of a filter's bits: segments of equal size, and k bits for each key,
+// Shape describes the layout of a filter's bits: segments of equal size, and k bits for each key,
 // all in one segment. So a key is looked up in one place, however large the filter is, and a lost
-// segment affects only its own keys.
+// Segment affects only its own keys.
 //
 // A filter of one segment has exactly the bits of a filter of bits-and-blooms/bloom. A filter of
 // several segments consists of several of these.
-type shape struct {
-	segments uint64
-	bits     uint64 // of a segment; a multiple of 64
-	k        uint64
+type Shape struct {
+	Segments uint64
+	Bits     uint64 // of a segment; a multiple of 64
+	K        uint64
 }
 
 const (
@@ -29,24 +31,26 @@ const (
 	// false positives (by less than 0.4 % at 0.01 %). With larger segments, Redis would allocate a
 	// whole segment for only a few keys.
 	typicalBits = 1 << 18
-	maxSegments = 1 << 16
-	maxBits     = 1 << 26 // of a segment, so that no command blocks a server for long
-	maxK        = 40
+	MaxSegments = 1 << 16
+	MaxBits     = 1 << 26 // of a segment, so that no command blocks a server for long
+	MaxK        = 40
+
+	MaxCapacity = MaxSegments * MaxBits / 64 // keys
 
 	minRate = 1e-9
 	maxRate = 0.5
 )
 
-// shapeFor returns the shape of a filter that has this rate when it contains capacity keys: rate =
+// ShapeFor returns the shape of a filter that has this rate when it contains capacity keys: rate =
 // (1 - exp(-kn/m))^k. bits-and-blooms takes m for the optimal k, and rounds k up, which makes the
-// rate up to 8 % higher than requested at rates below 30 %. shapeFor computes m for a whole number
-// k instead. Of the two whole numbers next to the optimum, it takes the one that needs fewer bits.
-func shapeFor(capacity uint64, rate float64) (shape, error) {
+// rate up to 8 % higher than requested at rates below 30 %. ShapeFor computes m for a whole number
+// K instead. Of the two whole numbers next to the optimum, it takes the one that needs fewer bits.
+func ShapeFor(capacity uint64, rate float64) (Shape, error) {
 	switch {
 	case !(rate >= minRate && rate <= maxRate): // including NaN
-		return shape{}, fmt.Errorf("rate %v: from %v to %v", rate, minRate, maxRate)
-	case capacity == 0 || capacity > maxSegments*maxBits/64:
-		return shape{}, fmt.Errorf("capacity %d: from 1 to %d", capacity, uint64(maxSegments*maxBits/64))
+		return Shape{}, fmt.Errorf("rate %v: from %v to %v", rate, minRate, maxRate)
+	case capacity == 0 || capacity > MaxCapacity:
+		return Shape{}, fmt.Errorf("capacity %d: from 1 to %d", capacity, uint64(MaxCapacity))
 	}
 	n := capacity
 	if bits.UintSize == 32 {
@@ -59,10 +63,10 @@ func shapeFor(capacity uint64, rate float64) (shape, error) {
 			m, k = fewer, k-1
 		}
 	}
-	segments := min(max(1, (m+typicalBits-1)/typicalBits), maxSegments)
-	s := shape{segments: segments, bits: ((m+segments-1)/segments + 63) &^ 63, k: uint64(k)}
-	if err := s.check(); err != nil {
-		return shape{}, fmt.Errorf("capacity %d at a rate of %v: %w", capacity, rate, err)
+	segments := min(max(1, (m+typicalBits-1)/typicalBits), MaxSegments)
+	s := Shape{Segments: segments, Bits: ((m+segments-1)/segments + 63) &^ 63, K: uint64(k)}
+	if err := s.Check(); err != nil {
+		return Shape{}, fmt.Errorf("capacity %d at a rate of %v: %w", capacity, rate, err)
 	}
 	return s, nil
 }
@@ -73,41 +77,41 @@ func bitsFor(capacity uint64, rate float64, k uint) uint64 {
 	return uint64(math.Ceil(-float64(k) * float64(capacity) / math.Log1p(-set)))
 }
 
-func (s shape) check() error {
-	if s.segments == 0 || s.segments > maxSegments || s.bits == 0 || s.bits > maxBits || s.bits%64 != 0 || s.k == 0 ||
-		s.k > maxK {
+func (s Shape) Check() error {
+	if s.Segments == 0 || s.Segments > MaxSegments || s.Bits == 0 || s.Bits > MaxBits || s.Bits%64 != 0 || s.K == 0 ||
+		s.K > MaxK {
 		return fmt.Errorf("%d segments of %d bits, %d bits per key: at most %d segments of %d bits, %d bits per key",
-			s.segments, s.bits, s.k, maxSegments, maxBits, maxK)
+			s.Segments, s.Bits, s.K, MaxSegments, MaxBits, MaxK)
 	}
 	return nil
 }
 
-// total returns the number of bits of all segments.
-func (s shape) total() uint64 { return s.segments * s.bits }
+// Total returns the number of bits of all segments.
+func (s Shape) Total() uint64 { return s.Segments * s.Bits }
 
-// segment returns the index of the segment that h belongs to.
-func (s shape) segment(h *hash) uint64 {
-	at, _ := bits.Mul64(h[0], s.segments) // h[0] is location 0
-	return at
+// Segment returns the index of the segment that h belongs to.
+func (s Shape) Segment(h *Hash) uint64 {
+	index, _ := bits.Mul64(h[0], s.Segments) // h[0] is location 0
+	return index
 }
 
-// bitOffset returns the offset of bit i of a key in its segment.
-func (s shape) bitOffset(h *hash, i uint64) uint64 { return h.location(i) % s.bits }
+// BitOffset returns the offset of bit i of a key in its segment.
+func (s Shape) BitOffset(h *Hash, i uint64) uint64 { return h.location(i) % s.Bits }
 
-// bitmap contains the bits of a filter in this process. Lookups and additions may run
+// Bitmap contains the bits of a filter in this process. Lookups and additions may run
 // concurrently. A bit is never cleared.
-type bitmap struct {
-	shape
-	words   []uint64 // segment after segment; bit i of a segment is bit i%64 of its word i/64
-	inverse uint64   // 2^64 divided by shape.bits, for reduce
+type Bitmap struct {
+	Shape
+	Words   []uint64 // segment after segment; bit i of a segment is bit i%64 of its word i/64
+	inverse uint64   // 2^64 divided by Shape.Bits, for reduce
 }
 
-func newBitmap(s shape) *bitmap {
-	return bitmapOf(s, make([]uint64, s.total()/64))
+func New(s Shape) *Bitmap {
+	return bitmapOf(s, make([]uint64, s.Total()/64))
 }
 
-func bitmapOf(s shape, words []uint64) *bitmap {
-	return &bitmap{shape: s, words: words, inverse: math.MaxUint64 / s.bits}
+func bitmapOf(s Shape, words []uint64) *Bitmap {
+	return &Bitmap{Shape: s, Words: words, inverse: math.MaxUint64 / s.Bits}
 }
 
 // reduce returns x modulo modulus, by Barrett's reduction, whose quotient is at most one too small.
@@ -119,25 +123,25 @@ func reduce(x, modulus, inverse uint64) uint64 {
 	return less + modulus&uint64(int64(less)>>63)
 }
 
-// segmentWords returns the words of segment s.
-func (b *bitmap) segmentWords(s uint64) []uint64 {
-	n := b.bits / 64
-	return b.words[s*n : (s+1)*n]
+// SegmentWords returns the words of segment s.
+func (b *Bitmap) SegmentWords(s uint64) []uint64 {
+	n := b.Bits / 64
+	return b.Words[s*n : (s+1)*n]
 }
 
 // bitAt returns a word whose lowest bit is the bit of location x of a segment. The other bits are
 // undefined.
 func bitAt(words []uint64, x, bits, inverse uint64) uint64 {
-	at := reduce(x, bits, inverse)
-	return atomic.LoadUint64(&words[at/64]) >> (at % 64)
+	offset := reduce(x, bits, inverse)
+	return atomic.LoadUint64(&words[offset/64]) >> (offset % 64)
 }
 
-// has reports whether all bits of a key are set. It reads four bits before each branch, because a
+// Has reports whether all bits of a key are set. It reads four bits before each branch, because a
 // mispredicted branch costs more than reading a bit. The first four bits rule out all but one in
 // sixteen of the missing keys.
-func (b *bitmap) has(h *hash) bool {
+func (b *Bitmap) Has(h *Hash) bool {
 	// Local copies, which the compiler does not reload after each atomic load.
-	words, k, n, inv := b.segmentWords(b.segment(h)), b.k, b.bits, b.inverse
+	words, k, n, inv := b.SegmentWords(b.Segment(h)), b.K, b.Bits, b.inverse
 	h0, h1, h2, h3 := h[0], h[1], h[2], h[3]
 	all := uint64(1) // only the lowest bit is used
 	i := uint64(0)
@@ -154,61 +158,61 @@ func (b *bitmap) has(h *hash) bool {
 	return all != 0
 }
 
-// add sets the bits of a key.
-func (b *bitmap) add(h *hash) {
-	words := b.segmentWords(b.segment(h))
-	for i := range b.k {
-		at := reduce(h.location(i), b.bits, b.inverse)
-		if bit := uint64(1) << (at % 64); atomic.LoadUint64(&words[at/64])&bit == 0 {
-			atomic.OrUint64(&words[at/64], bit)
+// Add sets the bits of a key.
+func (b *Bitmap) Add(h *Hash) {
+	words := b.SegmentWords(b.Segment(h))
+	for i := range b.K {
+		offset := reduce(h.location(i), b.Bits, b.inverse)
+		if bit := uint64(1) << (offset % 64); atomic.LoadUint64(&words[offset/64])&bit == 0 {
+			atomic.OrUint64(&words[offset/64], bit)
 		}
 	}
 }
 
-// count returns the number of bits that are set.
-func (b *bitmap) count() (n uint64) {
-	for i := range b.words {
-		n += uint64(bits.OnesCount64(atomic.LoadUint64(&b.words[i])))
+// Count returns the number of bits that are set.
+func (b *Bitmap) Count() (n uint64) {
+	for i := range b.Words {
+		n += uint64(bits.OnesCount64(atomic.LoadUint64(&b.Words[i])))
 	}
 	return n
 }
 
-// estimate returns the estimated number of keys that have set this many bits (Swamidass and
+// Estimate returns the estimated number of keys that have set this many bits (Swamidass and
 // Baldi, 2007).
-func (s shape) estimate(set uint64) uint64 {
-	m := float64(s.total())
+func (s Shape) Estimate(set uint64) uint64 {
+	m := float64(s.Total())
 	fill := float64(set) / m
 	if fill >= 1 {
 		return math.MaxUint64
 	}
-	return uint64(-m/float64(s.k)*math.Log1p(-fill) + 0.5)
+	return uint64(-m/float64(s.K)*math.Log1p(-fill) + 0.5)
 }
 
-// bytes returns the size of the bits in bytes.
-func (s shape) bytes() int64 { return int64(s.total() / 8) }
+// Bytes returns the size of the bits in bytes.
+func (s Shape) Bytes() int64 { return int64(s.Total() / 8) }
 
-// hash contains everything that a filter needs of a key: the four base hashes of
+// Hash contains everything that a filter needs of a key: the four base hashes of
 // bits-and-blooms/bloom. They are MurmurHash3 x64 128 (Appleby, public domain) of the key, and of
 // the key followed by a byte 1. They are the same in every process and version.
-type hash [4]uint64
+type Hash [4]uint64
 
 // location returns one of the values of bloom.Locations of bits-and-blooms. It follows Kirsch and
 // Mitzenmacher, "Less Hashing, Same Performance", with two pairs of hashes.
-func (h *hash) location(i uint64) uint64 { return h[i&1] + i*h[2+(i+i&1)&3>>1] }
+func (h *Hash) location(i uint64) uint64 { return h[i&1] + i*h[2+(i+i&1)&3>>1] }
 
 const (
 	c1 = 0x87c37b91114253d5
 	c2 = 0x4cf5ad432745937f
 )
 
-// hashOf returns the hash of key. It allocates nothing, and avoids branches, because it takes
+// HashOf returns the hash of key. It allocates nothing, and avoids branches, because it takes
 // most of the time of a lookup.
-func hashOf(key string) (h hash) {
+func HashOf(key string) (h Hash) {
 	var h1, h2 uint64
 	n := uint64(len(key))
 	rest := key
 	for ; len(rest) >= 16; rest = rest[16:] {
-		h1, h2 = block(h1, h2, word(rest), word(rest[8:]))
+		h1, h2 = block(h1, h2, Word(rest), Word(rest[8:]))
 	}
 	k1, k2 := tail(key, rest)
 	x1, x2 := h1^scramble1(k1), h2^scramble2(k2)
@@ -226,16 +230,16 @@ func hashOf(key string) (h hash) {
 	return h
 }
 
-// hashesOf returns the hash of each of keys.
-func hashesOf(keys []string) []hash {
-	hashes := make([]hash, len(keys))
+// HashesOf returns the hash of each of keys.
+func HashesOf(keys []string) []Hash {
+	hashes := make([]Hash, len(keys))
 	for i, key := range keys {
-		hashes[i] = hashOf(key)
+		hashes[i] = HashOf(key)
 	}
 	return hashes
 }
 
-func word(s string) uint64 {
+func Word(s string) uint64 {
 	_ = s[7]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 |
 		uint64(s[6])<<48 | uint64(s[7])<<56
@@ -247,13 +251,13 @@ func tail(key, rest string) (k1, k2 uint64) {
 	n := len(rest)
 	switch {
 	case n > 8:
-		return word(rest), word(rest[n-8:]) >> (8 * (16 - n) & 63)
+		return Word(rest), Word(rest[n-8:]) >> (8 * (16 - n) & 63)
 	case n == 8:
-		return word(rest), 0
+		return Word(rest), 0
 	case n == 0:
 		return 0, 0
 	case len(key) >= 8:
-		return word(key[len(key)-8:]) >> (8 * (8 - n) & 63), 0
+		return Word(key[len(key)-8:]) >> (8 * (8 - n) & 63), 0
 	default:
 		return short(rest), 0
 	}
@@ -299,11 +303,4 @@ func mix(k uint64) uint64 {
 	k = (k ^ k>>33) * 0xff51afd7ed558ccd
 	k = (k ^ k>>33) * 0xc4ceb9fe1a85ec53
 	return k ^ k>>33
-}
-
-// newID returns a random identifier.
-func newID() string {
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
-	return hex.EncodeToString(id[:])
 }

@@ -1,4 +1,4 @@
-package bloom
+package bitmap
 
 import (
 	"math"
@@ -31,8 +31,8 @@ func FuzzHash(f *testing.F) {
 
 func compareLocations(t *testing.T, key string) {
 	t.Helper()
-	h := hashOf(key)
-	for i, want := range bloom.Locations([]byte(key), maxK) {
+	h := HashOf(key)
+	for i, want := range bloom.Locations([]byte(key), MaxK) {
 		if got := h.location(uint64(i)); got != want {
 			t.Fatalf("key %q, location %d: %x instead of %x", key, i, got, want)
 		}
@@ -47,13 +47,13 @@ func BenchmarkHas(b *testing.B) {
 		keys[i] = "user:" + string(rune('a'+i%26)) + randomDigits(i)
 	}
 	raw := bloom.NewWithEstimates(1_000_000, 0.01)
-	s, _ := shapeFor(1_000_000, 0.01)
-	own := newBitmap(s)
+	s, _ := ShapeFor(1_000_000, 0.01)
+	ours := New(s)
 	for i := range 1_000_000 {
 		k := randomDigits(i + 1e9)
 		raw.AddString(k)
-		h := hashOf(k)
-		own.add(&h)
+		h := HashOf(k)
+		ours.Add(&h)
 	}
 	b.Run("raw", func(b *testing.B) {
 		b.ReportAllocs()
@@ -64,13 +64,13 @@ func BenchmarkHas(b *testing.B) {
 	b.Run("own", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			h := hashOf(keys[i&0xffff])
-			sink = own.has(&h)
+			h := HashOf(keys[i&0xffff])
+			sink = ours.Has(&h)
 		}
 	})
 	b.Run("hash", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			h := hashOf(keys[i&0xffff])
+			h := HashOf(keys[i&0xffff])
 			sink = h[0] == h[3]
 		}
 	})
@@ -90,15 +90,16 @@ func randomDigits(i int) string {
 	return string(b[:min(len(b), 12)])
 }
 
-// TestPlaceIsTheRemainder, for all sizes of a segment, and where a quotient is about to change.
-func TestPlaceIsTheRemainder(t *testing.T) {
+// TestReduceIsTheRemainder checks reduce for all sizes of a segment, and where a quotient is about
+// to change.
+func TestReduceIsTheRemainder(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for n := range 2000 {
 		bits := uint64(64 * (n + 1))
 		if n >= 1000 {
-			bits = 64 * (1 + rnd.Uint64N(maxBits/64))
+			bits = 64 * (1 + rnd.Uint64N(MaxBits/64))
 		}
-		inverse := bitmapOf(shape{bits: bits}, nil).inverse
+		inverse := bitmapOf(Shape{Bits: bits}, nil).inverse
 		multiple := rnd.Uint64() / bits * bits
 		for _, x := range []uint64{0, 1, bits - 1, bits, multiple - 1, multiple, multiple + 1, math.MaxUint64, -bits,
 			rnd.Uint64()} {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cacheaside/cacheaside/bloom/internal/fill"
 )
 
 // fake is a target in memory.
@@ -20,12 +22,12 @@ type fake struct {
 	done    bool
 }
 
-func (f *fake) build(context.Context, uint64) (building, uint64, error) { return f, 77, nil }
-func (f *fake) finish(context.Context) error                            { f.done = true; return nil }
-func (f *fake) check(context.Context, bool) error                       { return nil }
-func (f *fake) drop(context.Context) error                              { return nil }
+func (f *fake) build(context.Context, uint64) (fill.Generation, uint64, error) { return f, 77, nil }
+func (f *fake) Finish(context.Context) error                                   { f.done = true; return nil }
+func (f *fake) Check(context.Context, bool) error                              { return nil }
+func (f *fake) Drop(context.Context) error                                     { return nil }
 
-func (f *fake) add(_ context.Context, keys []string) error {
+func (f *fake) Add(_ context.Context, keys []string) error {
 	if f.failAdd > 0 {
 		f.failAdd--
 		return errors.New("not added")
@@ -86,7 +88,7 @@ func TestFilling(t *testing.T) {
 		f := &fake{}
 		var told []Progress
 		began := time.Now()
-		n, batch, o := 300_000, maxBatch, &RebuildOptions{Progress: func(p Progress) { told = append(told, p) }}
+		n, batch, o := 300_000, fill.MaxBatch, &RebuildOptions{Progress: func(p Progress) { told = append(told, p) }}
 		if underRace {
 			n, batch, o.batchSize = 30_000, 20_000, 20_000
 		}
@@ -166,7 +168,7 @@ func TestSourceFails(t *testing.T) {
 					return failing(numbered(10), 5, fail)(ctx, after)
 				}
 				report, err := rebuild(t.Context(), f, source, none)
-				if err == nil || f.done || asked != 1+maxFailures || name == "error" && !errors.Is(err, private) ||
+				if err == nil || f.done || asked != 1+fill.MaxFailures || name == "error" && !errors.Is(err, private) ||
 					strings.Contains(err.Error(), "key") && !strings.Contains(err.Error(), "0 keys") {
 					t.Errorf("%v after %d", err, asked)
 				}

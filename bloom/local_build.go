@@ -8,6 +8,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/wording"
 
 	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
+	"github.com/cacheaside/cacheaside/bloom/internal/fill"
 )
 
 // Rebuild reads all keys of the source into a new filter, and replaces the present one when the
@@ -40,7 +41,7 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 }
 
 // build begins a new generation.
-func (l *Local) build(ctx context.Context, capacity uint64) (next building, about uint64, err error) {
+func (l *Local) build(ctx context.Context, capacity uint64) (next fill.Generation, expected uint64, err error) {
 	if l.closed.Load() {
 		return nil, 0, errClosed
 	}
@@ -67,7 +68,7 @@ type localBuilding struct {
 	g      *localGeneration
 }
 
-func (l localBuilding) add(_ context.Context, keys []string) error {
+func (l localBuilding) Add(_ context.Context, keys []string) error {
 	if l.filter.closed.Load() {
 		return errClosed
 	}
@@ -75,7 +76,7 @@ func (l localBuilding) add(_ context.Context, keys []string) error {
 	return nil
 }
 
-func (l localBuilding) check(ctx context.Context, allowFewer bool) error {
+func (l localBuilding) Check(ctx context.Context, allowFewer bool) error {
 	if allowFewer {
 		return nil
 	}
@@ -83,8 +84,8 @@ func (l localBuilding) check(ctx context.Context, allowFewer bool) error {
 	return checkKeyCount(present, l.g.Shape, l.g.Count())
 }
 
-// drop ends additions to the generation.
-func (l localBuilding) drop(context.Context) error {
+// Drop ends additions to the generation.
+func (l localBuilding) Drop(context.Context) error {
 	l.filter.discard()
 	return nil
 }
@@ -94,7 +95,7 @@ func (l *Local) discard() {
 	l.change(func(h *localState) { h.building = nil })
 }
 
-func (l localBuilding) finish(context.Context) error {
+func (l localBuilding) Finish(context.Context) error {
 	l.g.rebuildTime = time.Since(l.g.begun)
 	l.filter.change(func(h *localState) { h.active, h.building = l.g, nil })
 	return nil

@@ -28,8 +28,8 @@ func complete(t testing.TB, l *Local, keys ...string) {
 	t.Helper()
 	b, _, err := l.build(t.Context(), 0)
 	must(t, err)
-	must(t, b.add(t.Context(), keys))
-	must(t, b.finish(t.Context()))
+	must(t, b.Add(t.Context(), keys))
+	must(t, b.Finish(t.Context()))
 }
 
 func keysOf(prefix string, n int) []string {
@@ -123,7 +123,7 @@ func TestLocalFollowsRebuild(t *testing.T) {
 		b, _, _ := l.build(t.Context(), 0)
 		amid := l.counts.added.Load() == 0 // none of its rows is committed at this point
 		<-done
-		must(t, b.finish(t.Context()))
+		must(t, b.Finish(t.Context()))
 		if !amid {
 			continue
 		}
@@ -146,7 +146,7 @@ func TestLocalCommitted(t *testing.T) {
 	b, _, err := l.build(t.Context(), 0)
 	must(t, err)
 	must(t, committed(t.Context()))
-	must(t, b.finish(t.Context()))
+	must(t, b.Finish(t.Context()))
 	if !mightContain(t, l, "row") {
 		t.Fatal("the row is missed")
 	}
@@ -206,9 +206,9 @@ func TestLocalCloseEndsRebuild(t *testing.T) {
 func TestLocalBeginsAnew(t *testing.T) {
 	l, ctx := newLocal(t, 1000, 0.01), t.Context()
 	first, _, _ := l.build(ctx, 0)
-	must(t, first.add(ctx, []string{"a", "b"}))
+	must(t, first.Add(ctx, []string{"a", "b"}))
 	second, _, _ := l.build(ctx, 0)
-	must(t, second.finish(ctx))
+	must(t, second.Finish(ctx))
 	if mightContain(t, l, "a") {
 		t.Error("it has what the first was given")
 	}
@@ -273,8 +273,8 @@ func TestLocalNeverHides(t *testing.T) {
 				return
 			}
 			time.Sleep(time.Duration(rand.N(int(time.Millisecond))))
-			b.add(ctx, read())
-			b.finish(ctx)
+			b.Add(ctx, read())
+			b.Finish(ctx)
 		}
 	})
 	adders.Wait()

@@ -7,15 +7,10 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"math/rand/v2"
 	"time"
 
-	"golang.org/x/time/rate"
-
-	"github.com/cacheaside/cacheaside/internal/limitedlog"
-	"github.com/cacheaside/cacheaside/internal/retry"
-
 	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
+	"github.com/cacheaside/cacheaside/bloom/internal/fill"
 )
 
 // Source yields the keys of all rows as text, in a fixed order, starting with the key that follows
@@ -95,29 +90,12 @@ type Report struct {
 	State   State // state of the new filter; zero if Redis could not be queried
 }
 
-// target is a filter that a Rebuild replaces, in Redis or in the process.
-type target interface {
-	// build begins a new generation for about capacity keys. If capacity is 0, the target chooses
-	// it. The new generation replaces one that another rebuild has left unfinished. When build
-	// returns, all additions also go to the new generation. about is the number of keys in the
-	// present one.
-	build(ctx context.Context, capacity uint64) (next building, about uint64, err error)
-}
-
-// building is a generation that is being filled.
-type building interface {
-	add(ctx context.Context, keys []string) error     // adds keys of the source
-	check(ctx context.Context, allowFewer bool) error // fails with ErrFewer if the generation must not serve
-	drop(ctx context.Context) error                   // ends additions to the generation, and discards it
-	finish(ctx context.Context) error                 // makes the generation serve, and removes the one before it
-}
-
 func (r *RebuildOptions) withDefaults() RebuildOptions {
 	var d RebuildOptions
 	if r != nil {
 		d = *r
 	}
-	d.batchSize = cmp.Or(d.batchSize, maxBatch)
+	d.batchSize = cmp.Or(d.batchSize, fill.MaxBatch)
 	d.Settle = max(0, cmp.Or(d.Settle, 10*time.Second))
 	return d
 }
@@ -134,227 +112,29 @@ func (r RebuildOptions) check() error {
 	return nil
 }
 
-const (
-	maxBatch      = 1 << 18 // keys; if a batch has many keys per segment, one command merges all bits of the segment
-	maxBatchBytes = 8 << 20
-	maxBatchAge   = time.Second           // limits what is read again from a slow source
-	rateBurst     = 10 * time.Millisecond // size of the bursts that RebuildOptions.Rate allows
-
-	maxFailures  = 5 // maximum number of consecutive failures without progress
-	firstBackoff = 200 * time.Millisecond
-)
-
-// rebuildRun is one run of a rebuild.
-type rebuildRun struct {
-	options RebuildOptions
-	source  Source
-	next    building
-	limit   *rate.Limiter
-
-	pending      []string // keys that were read and not yet added
-	pendingBytes int
-	pendingSince time.Time // when the first of them was read
-
-	after      string // all keys up to this one have been added
-	keys       uint64
-	estimated  uint64
-	startedAt  time.Time
-	reportedAt time.Time
-	resumed    bool // the source was called again with after
-
-	yielded bool // the source has yielded a key
-
-	firstKey string // first key of the source
-	rewinds  bool   // the source yields firstKey again after other keys: it cannot begin in the middle
+// target is a filter that a Rebuild replaces, in Redis or in the process. build is the function
+// begin of fill.Run.
+type target interface {
+	build(ctx context.Context, capacity uint64) (next fill.Generation, expected uint64, err error)
 }
 
 // rebuild fills a new generation of t with all keys of the source, and replaces the present
 // generation with it.
 func rebuild(ctx context.Context, t target, source Source, options *RebuildOptions) (Report, error) {
-	run := &rebuildRun{options: options.withDefaults(), source: source, startedAt: time.Now()}
 	if source == nil {
 		return Report{}, errors.New("the source is nil")
 	}
-	if err := run.options.check(); err != nil {
+	o := options.withDefaults()
+	if err := o.check(); err != nil {
 		return Report{}, err
 	}
-	err := run.run(ctx, t)
-	return Report{Keys: run.keys, Took: time.Since(run.startedAt), Resumed: run.resumed}, err
-}
-
-func (r *rebuildRun) run(ctx context.Context, t target) (err error) {
-	if r.next, r.estimated, err = t.build(ctx, r.options.Capacity); err != nil {
-		return err
+	settings := fill.Options{Capacity: o.Capacity, Settle: o.Settle, Rate: o.Rate, AllowFewer: o.AllowFewer,
+		BatchSize: o.batchSize, Fewer: ErrFewer, Permanent: []error{errLost, errReplaced, errClosed, ErrForeign}}
+	if o.Progress != nil {
+		settings.Progress = func(p fill.Progress) { o.Progress(Progress(p)) }
 	}
-	if perSecond := r.options.Rate; perSecond > 0 {
-		r.limit = rate.NewLimiter(rate.Limit(perSecond), max(1, int(float64(perSecond)*rateBurst.Seconds())))
-	}
-	if err := r.settle(ctx); err != nil {
-		return err
-	}
-	r.reportedAt = time.Now()
-	if err := r.runWithRetries(ctx); err != nil {
-		return err
-	}
-	r.reportProgress()
-	return nil
-}
-
-// settle waits for transactions that have added keys only to the previous generation. The new
-// generation contains their rows only if it reads them from the source.
-func (r *rebuildRun) settle(ctx context.Context) error {
-	return retry.Sleep(ctx, r.options.Settle)
-}
-
-// runWithRetries reads and adds keys until the generation is complete. After a failure it resumes
-// after the last key that was added, unless a retry cannot help or several consecutive attempts
-// have added nothing.
-func (r *rebuildRun) runWithRetries(ctx context.Context) error {
-	for failures := 0; ; {
-		before := r.after
-		err := r.read(ctx)
-		if err == nil {
-			err = r.complete(ctx)
-		}
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case isPermanent(err):
-			return err
-		case !r.yielded: // for example, the table does not exist
-			return r.withPosition(err)
-		case r.after != before && !r.rewinds:
-			failures = 0
-		}
-		if failures++; failures > maxFailures {
-			return r.withPosition(err)
-		}
-		r.resumed = r.resumed || r.keys > 0
-		if err := retry.Sleep(ctx,
-			time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
-			return err
-		}
-	}
-}
-
-// isPermanent reports whether a retry would return the same error.
-func isPermanent(err error) bool {
-	for _, e := range []error{errLost, errReplaced, errClosed, ErrForeign, ErrFewer} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-// complete makes the generation serve if it has enough keys.
-func (r *rebuildRun) complete(ctx context.Context) error {
-	err := r.next.check(ctx, r.options.AllowFewer)
-	switch {
-	case errors.Is(err, ErrFewer):
-		return errors.Join(err, r.next.drop(ctx))
-	case err != nil:
-		return err
-	}
-	return r.next.finish(ctx)
-}
-
-// withPosition adds to err how far the run had come. It shows the hash of the last key instead of
-// the key.
-func (r *rebuildRun) withPosition(err error) error {
-	h := bitmap.HashOf(r.after)
-	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
-}
-
-// read adds the keys that the source yields after the last key that was added. A panic of the
-// source is returned as an error.
-func (r *rebuildRun) read(ctx context.Context) (err error) {
-	r.pending, r.pendingBytes = r.pending[:0], 0
-	inLibrary := false // false while code of the source runs
-	defer func() {
-		if inLibrary {
-			return
-		}
-		if p := recover(); p != nil {
-			err = limitedlog.Panicked("the source", p) // its text does not contain the value, which may be a key
-		}
-	}()
-	after := r.after
-	for key, failed := range r.source(ctx, after) {
-		inLibrary = true
-		if failed == nil {
-			r.detectRewind(after, key)
-			failed = r.addPending(ctx, key)
-		}
-		inLibrary = false
-		if failed != nil {
-			return failed
-		}
-	}
-	inLibrary = true
-	if err := r.flush(ctx); err != nil {
-		return err
-	}
-	return ctx.Err() // a source may stop without an error when ctx ends, before its last key
-}
-
-// detectRewind detects a source that ignores after and begins again from the first key. Retries
-// cannot get such a source past a row that fails.
-func (r *rebuildRun) detectRewind(after, key string) {
-	switch {
-	case after == "" && r.keys == 0 && len(r.pending) == 0:
-		r.firstKey = key
-	case after != "" && key == r.firstKey:
-		r.rewinds, r.keys = true, 0
-	}
-}
-
-// addPending collects a key that was read, and adds the collected keys once there are enough.
-func (r *rebuildRun) addPending(ctx context.Context, key string) error {
-	now := time.Now()
-	if len(r.pending) == 0 {
-		r.pendingSince = now
-	}
-	r.pending, r.pendingBytes = append(r.pending, key), r.pendingBytes+len(key)
-	r.yielded = true
-	if r.limit != nil {
-		if err := r.limit.Wait(ctx); err != nil {
-			return err
-		}
-	}
-	if len(r.pending) < r.options.batchSize && r.pendingBytes < maxBatchBytes && now.Sub(r.pendingSince) < maxBatchAge {
-		return nil
-	}
-	return r.flush(ctx)
-}
-
-// flush adds the collected keys and then advances after, so that they are not read again.
-func (r *rebuildRun) flush(ctx context.Context) error {
-	n := len(r.pending)
-	if n == 0 {
-		return ctx.Err()
-	}
-	last := r.pending[n-1]
-	if err := r.next.add(ctx, r.pending); err != nil {
-		return err
-	}
-	r.after, r.keys = last, r.keys+uint64(n)
-	clear(r.pending)
-	r.pending, r.pendingBytes = r.pending[:0], 0
-	if time.Since(r.reportedAt) >= time.Second {
-		r.reportProgress()
-	}
-	return nil
-}
-
-func (r *rebuildRun) reportProgress() {
-	r.reportedAt = time.Now()
-	if r.options.Progress != nil {
-		r.options.Progress(Progress{Keys: r.keys, About: r.estimated, Elapsed: time.Since(r.startedAt),
-			Resumed: r.resumed})
-	}
+	report, err := fill.Run(ctx, fill.Source(source), settings, t.build)
+	return Report{Keys: report.Keys, Took: report.Took, Resumed: report.Resumed}, err
 }
 
 // grownCapacity returns the capacity of the next generation of a filter for at least capacity

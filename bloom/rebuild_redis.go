@@ -8,6 +8,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 
 	"github.com/cacheaside/cacheaside/bloom/internal/bitmap"
+	"github.com/cacheaside/cacheaside/bloom/internal/fill"
 )
 
 // maxRebuilds is the maximum number of generations that one Rebuild begins because Redis loses
@@ -84,7 +85,7 @@ func (r *Redis) stillDue(ctx context.Context, options *RebuildOptions) error {
 }
 
 // build begins a new generation in Redis.
-func (r *Redis) build(ctx context.Context, capacity uint64) (next building, about uint64, err error) {
+func (r *Redis) build(ctx context.Context, capacity uint64) (next fill.Generation, expected uint64, err error) {
 	if err := r.handleRollback(ctx); err != nil {
 		return nil, 0, err
 	}
@@ -109,9 +110,9 @@ type redisBuilding struct {
 	g      *generation
 }
 
-// add writes keys to this generation only. It announces nothing, because no lookup uses this
+// Add writes keys to this generation only. It announces nothing, because no lookup uses this
 // generation.
-func (r *redisBuilding) add(ctx context.Context, keys []string) error {
+func (r *redisBuilding) Add(ctx context.Context, keys []string) error {
 	missing, err := r.filter.fill(ctx, r.g, bitmap.HashesOf(keys), true)
 	if err == nil && missing > 0 {
 		return r.abandon(ctx)
@@ -119,8 +120,8 @@ func (r *redisBuilding) add(ctx context.Context, keys []string) error {
 	return err
 }
 
-// check compares the generation with the active one, by the number of bits that are set.
-func (r *redisBuilding) check(ctx context.Context, allowFewer bool) error {
+// Check compares the generation with the active one, by the number of bits that are set.
+func (r *redisBuilding) Check(ctx context.Context, allowFewer bool) error {
 	set, err := r.checkIntact(ctx)
 	if err != nil || allowFewer {
 		return err
@@ -151,8 +152,8 @@ func (r *redisBuilding) checkKeyCount(ctx context.Context, set uint64) error {
 	return checkKeyCount(s, r.g.shape(), set)
 }
 
-// drop ends additions to the generation, and removes it.
-func (r *redisBuilding) drop(ctx context.Context) error {
+// Drop ends additions to the generation, and removes it.
+func (r *redisBuilding) Drop(ctx context.Context) error {
 	return errors.Join(r.filter.dropBuilding(ctx, r.g), r.filter.remove(ctx))
 }
 
@@ -161,7 +162,7 @@ func (r *redisBuilding) abandon(ctx context.Context) error {
 	return errors.Join(errLost, r.filter.dropBuilding(ctx, r.g))
 }
 
-func (r *redisBuilding) finish(ctx context.Context) error {
+func (r *redisBuilding) Finish(ctx context.Context) error {
 	if _, err := r.checkIntact(ctx); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/bloom/internal/fill"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -424,7 +425,7 @@ func TestSettle(t *testing.T) {
 // TestCursorIsBehindTheKeys: where Redis fails, only what was added is not read again.
 func TestCursorIsBehindTheKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{failAdd: maxFailures}
+		f := &fake{failAdd: fill.MaxFailures}
 		report, err := rebuild(t.Context(), f, Keys(numbered(100)...), &RebuildOptions{Settle: -1, batchSize: 30})
 		must(t, err)
 		if f.holds(t, 100); report.Keys != 100 {

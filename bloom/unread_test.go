@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/bloom/internal/fill"
 	"github.com/cacheaside/cacheaside/bloom/internal/sqltable"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
@@ -46,7 +47,7 @@ func TestSourceThatIgnoresAfter(t *testing.T) {
 					}
 				}
 				report, err := rebuild(ctx, &fake{}, source, &RebuildOptions{Settle: -1, batchSize: 500})
-				if !errors.Is(err, broken) || asked > 1+maxFailures || report.Keys > 3000+maxFailures {
+				if !errors.Is(err, broken) || asked > 1+fill.MaxFailures || report.Keys > 3000+fill.MaxFailures {
 					t.Errorf("asked %d times, for %d keys in all; it reports %d of 3000: %v", asked, yielded,
 						report.Keys, err)
 				}

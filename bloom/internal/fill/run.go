@@ -49,7 +49,8 @@ type Report struct {
 	Resumed bool
 }
 
-// A Generation is what a Run fills. It replaces one that another rebuild has left unfinished.
+// A Generation receives the keys of a Run. It replaces one that another rebuild has left
+// unfinished.
 type Generation interface {
 	// Add adds keys of the source.
 	Add(ctx context.Context, keys []string) error

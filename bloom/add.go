@@ -72,17 +72,17 @@ const maxPart = 1 << 16
 // add adds keys, and returns the IDs of the generations that all of them were written to.
 func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
 	for part := range slices.Chunk(keys, maxPart) {
-		to, err := r.addAll(ctx, bitmap.HashesOf(part))
+		targets, err := r.addAll(ctx, bitmap.HashesOf(part))
 		if err != nil {
 			r.counts.addErrors.Add(1)
 			return nil, r.wrapError(err)
 		}
 		r.counts.added.Add(int64(len(part)))
 		if written == nil {
-			written = to
+			written = targets
 		}
 		// a generation that lacks this part does not count
-		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] })
+		maps.DeleteFunc(written, func(id string, _ bool) bool { return !targets[id] })
 	}
 	return written, nil
 }
@@ -146,7 +146,7 @@ func (r *Redis) announce(ctx context.Context, hashes []bitmap.Hash) (*cachedDesc
 	if replica := r.replica.Load(); replica != nil {
 		replica.addAll(hashes)
 	}
-	at, sent := time.Now(), r.watch.lastWatermark()
+	sentAt, sent := time.Now(), r.watch.lastWatermark()
 	var touched *redis.Cmd
 	touch := func(ctx context.Context, name string) redis.Cmder {
 		touched = redis.NewCmd(ctx, "eval", touchScript, 2, name, r.watermarks, r.watch.id)
@@ -159,20 +159,20 @@ func (r *Redis) announce(ctx context.Context, hashes []bitmap.Hash) (*cachedDesc
 	if err != nil {
 		return nil, err
 	}
-	return r.handleReply(reply, nil, at, sent)
+	return r.handleReply(reply, nil, sentAt, sent)
 }
 
 // handleReply checks the watermark in the reply to an add, and returns the present descriptor. The
-// other arguments are from just before the add was sent: d is the cached descriptor, at is the
-// time, and sent is the last watermark.
+// other arguments are from just before the add was sent: d is the cached descriptor, sentAt is
+// the time, and sent is the last watermark.
 func (r *Redis) handleReply(
-	reply watermarkReply, d *cachedDescriptor, at time.Time, sent watermark,
+	reply watermarkReply, d *cachedDescriptor, sentAt time.Time, sent watermark,
 ) (*cachedDescriptor, error) {
 	r.checkWatermark(sent, reply)
 	if reply.unchanged {
 		return d, nil
 	}
-	return r.storeDescriptor(reply.raw, at)
+	return r.storeDescriptor(reply.raw, sentAt)
 }
 
 // announcements returns the messages that announce keys.
@@ -191,11 +191,11 @@ const (
 	maxOneTripBits = 2000
 )
 
-// fitsOneTrip reports whether one script can add the keys to generations: they are few, and all
+// fitsOneTrip reports whether one script can add the keys to targets: they are few, and all
 // keys of the filter in Redis are on one server.
-func (r *Redis) fitsOneTrip(to []*generation, hashes []bitmap.Hash) bool {
+func (r *Redis) fitsOneTrip(targets []*generation, hashes []bitmap.Hash) bool {
 	bits := 0
-	for _, g := range to {
+	for _, g := range targets {
 		bits += len(hashes) * int(g.K)
 	}
 	return len(hashes) <= maxOneTripKeys && bits <= maxOneTripBits && !r.conn.Cluster() && !r.clusterNode.Load()
@@ -235,18 +235,18 @@ return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
 
 // addInOneTrip is addTo in one round trip.
 func (r *Redis) addInOneTrip(
-	ctx context.Context, d *cachedDescriptor, to []*generation, hashes []bitmap.Hash,
+	ctx context.Context, d *cachedDescriptor, targets []*generation, hashes []bitmap.Hash,
 ) (now *cachedDescriptor, err error) {
 	err = r.bus.AnnounceBy(r.key, encodeHashes(hashes), func(key string, args []any) error {
-		at, sent := time.Now(), r.watch.lastWatermark()
-		c := r.oneTripCall(key, args, d, to, hashes)
+		sentAt, sent := time.Now(), r.watch.lastWatermark()
+		c := r.oneTripCall(key, args, d, targets, hashes)
 		if r.runPipeline(ctx, r.longTimeout(), []*call{c}, "evalsha"); c.err != nil {
 			return c.err
 		}
 		reply, err := parseWatermarkReply(c.cmd)
 		if err == nil {
 			r.counts.lostAdds.Add(reply.lostSegments)
-			now, err = r.handleReply(reply, d, at, sent)
+			now, err = r.handleReply(reply, d, sentAt, sent)
 		}
 		return err
 	})
@@ -259,12 +259,12 @@ func (r *Redis) addInOneTrip(
 // oneTripCall returns the call of oneTripScript. counter is the key that numbers announcements,
 // and announcement has the arguments of the announcement.
 func (r *Redis) oneTripCall(
-	counter string, announcement []any, d *cachedDescriptor, to []*generation, hashes []bitmap.Hash,
+	counter string, announcement []any, d *cachedDescriptor, targets []*generation, hashes []bitmap.Hash,
 ) *call {
 	keys := append(make([]string, 0, 8), counter, r.key, r.watermarks)
 	args := append(make([]any, 0, 32), announcement...)
 	args = append(args, r.watch.id, d.raw[:min(len(d.raw), revisionBytes)], revisionBytes-1)
-	for _, g := range to {
+	for _, g := range targets {
 		shape := g.shape()
 		for _, p := range bySegment(shape, hashes) {
 			keys = append(keys, segmentKey(r.options.Prefix, r.name, g.ID, p.segment))

@@ -85,9 +85,9 @@ func (r *Redis) Hidden(ctx context.Context, key string) error {
 	r.counts.hidden.Add(1)
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	var last *falseNegative
-	err = r.dropActive(ctx, d.Active, func(to *descriptor) {
-		last = to.FalseNegative.next(now)
-		to.FalseNegative = last
+	err = r.dropActive(ctx, d.Active, func(changed *descriptor) {
+		last = changed.FalseNegative.next(now)
+		changed.FalseNegative = last
 	})
 	r.recheckReplica()
 	if last != nil {

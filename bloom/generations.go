@@ -47,16 +47,16 @@ func (r *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err 
 	if err != nil {
 		return nil, err
 	}
-	err = r.change(ctx, func(to *descriptor) error {
-		if err := r.replaceable(to); err != nil {
+	err = r.change(ctx, func(changed *descriptor) error {
+		if err := r.replaceable(changed); err != nil {
 			return err
 		}
-		to.retire(to.Building)
-		to.Old = append(to.Old, r.orphans(ctx, to)...)
+		changed.retire(changed.Building)
+		changed.Old = append(changed.Old, r.orphans(ctx, changed)...)
 		g = newGeneration(s, capacity, r.rate)
 		g.ServerRuns, g.DeletedBefore = servers, deleted
-		to.Building = g
-		if len(to.generations()) > maxOld { // each of them becomes old
+		changed.Building = g
+		if len(changed.generations()) > maxOld { // each of them becomes old
 			return errors.New("too many generations are waiting to be removed")
 		}
 		return nil
@@ -99,10 +99,10 @@ func (r *Redis) orphans(ctx context.Context, d *descriptor) (orphans []generatio
 
 // dropBuilding retires a generation that is being built, because it is incomplete or was rejected.
 func (r *Redis) dropBuilding(ctx context.Context, g *generation) error {
-	return r.change(ctx, func(to *descriptor) error {
-		if to.Building != nil && to.Building.ID == g.ID {
-			to.retire(to.Building)
-			to.Building = nil
+	return r.change(ctx, func(changed *descriptor) error {
+		if changed.Building != nil && changed.Building.ID == g.ID {
+			changed.retire(changed.Building)
+			changed.Building = nil
 		}
 		return nil
 	})
@@ -111,11 +111,11 @@ func (r *Redis) dropBuilding(ctx context.Context, g *generation) error {
 // dropActive retires the active generation. All lookups return "maybe" until another one is
 // active. The function also makes further changes to the descriptor.
 func (r *Redis) dropActive(ctx context.Context, g *generation, also func(*descriptor)) error {
-	err := r.change(ctx, func(to *descriptor) error {
-		if to.Active != nil && to.Active.ID == g.ID {
-			to.retire(to.Active)
-			to.Active = nil
-			also(to)
+	err := r.change(ctx, func(changed *descriptor) error {
+		if changed.Active != nil && changed.Active.ID == g.ID {
+			changed.retire(changed.Active)
+			changed.Active = nil
+			also(changed)
 		}
 		return nil
 	})
@@ -147,32 +147,32 @@ func (r *Redis) prepare(ctx context.Context, g *generation) error {
 }
 
 func (r *Redis) setReady(ctx context.Context, g *generation) error {
-	return r.change(ctx, func(to *descriptor) error {
-		if to.Building == nil || to.Building.ID != g.ID {
+	return r.change(ctx, func(changed *descriptor) error {
+		if changed.Building == nil || changed.Building.ID != g.ID {
 			return errReplaced
 		}
-		to.Building.Ready = true
+		changed.Building.Ready = true
 		return nil
 	})
 }
 
 // activate makes a generation serve lookups. It must be complete.
 func (r *Redis) activate(ctx context.Context, g *generation) error {
-	err := r.change(ctx, func(to *descriptor) error {
+	err := r.change(ctx, func(changed *descriptor) error {
 		switch {
-		case to.Active != nil && to.Active.ID == g.ID: // an earlier attempt succeeded, and its reply was lost
+		case changed.Active != nil && changed.Active.ID == g.ID: // an earlier attempt succeeded, and its reply was lost
 			return nil
-		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready:
+		case changed.Building == nil || changed.Building.ID != g.ID || !changed.Building.Ready:
 			// If it is not ready, Redis has lost that change, and no process adds keys to it.
 			return errReplaced
 		}
-		if err := r.replaceable(to); err != nil {
+		if err := r.replaceable(changed); err != nil {
 			return err
 		}
-		r.own(to.Building, to.Active)
-		to.retire(to.Active)
-		to.Active, to.Building = to.Building, nil
-		to.Active.RebuildTime = time.Since(g.Begun)
+		r.own(changed.Building, changed.Active)
+		changed.retire(changed.Active)
+		changed.Active, changed.Building = changed.Building, nil
+		changed.Active.RebuildTime = time.Since(g.Begun)
 		return nil
 	})
 	if err != nil {
@@ -202,8 +202,8 @@ func (r *Redis) removeOne(ctx context.Context, old *generation) error {
 	if err := r.unlink(ctx, old); err != nil {
 		return err
 	}
-	err := r.change(ctx, func(to *descriptor) error {
-		to.Old = slices.DeleteFunc(to.Old, func(g generation) bool { return g.ID == old.ID })
+	err := r.change(ctx, func(changed *descriptor) error {
+		changed.Old = slices.DeleteFunc(changed.Old, func(g generation) bool { return g.ID == old.ID })
 		return nil
 	})
 	if err != nil {
@@ -227,23 +227,24 @@ func (r *Redis) change(ctx context.Context, edit func(*descriptor) error) error 
 		if err != nil {
 			return err
 		}
-		to := d.copy()
-		if err := edit(&to); err != nil {
+		changed := d.copy()
+		if err := edit(&changed); err != nil {
 			return err
 		}
-		if done, err := r.swap(ctx, d, to); err != nil || done {
+		if done, err := r.swap(ctx, d, changed); err != nil || done {
 			return err
 		}
 	}
 }
 
-// swap replaces the descriptor from with to. done is false if the descriptor is no longer from.
-func (r *Redis) swap(ctx context.Context, from *cachedDescriptor, to descriptor) (done bool, err error) {
-	raw, err := to.encode()
+// swap replaces the descriptor from with changed. done is false if the descriptor is no longer
+// from.
+func (r *Redis) swap(ctx context.Context, from *cachedDescriptor, changed descriptor) (done bool, err error) {
+	raw, err := changed.encode()
 	if err != nil {
 		return false, err
 	}
-	at := time.Now()
+	sentAt := time.Now()
 	n, err := r.do(ctx, "eval", swapScript, 1, r.key, from.raw, raw).Int()
 	if err != nil {
 		return false, err
@@ -252,7 +253,7 @@ func (r *Redis) swap(ctx context.Context, from *cachedDescriptor, to descriptor)
 	if n == 0 { // the client may have sent it twice, and the first may have succeeded
 		d, err = r.fetchDescriptor(ctx, r.longTimeout())
 	} else {
-		d, err = r.storeDescriptor(raw, at)
+		d, err = r.storeDescriptor(raw, sentAt)
 	}
 	return err == nil && d.raw == raw, err
 }

@@ -206,7 +206,7 @@ func (r *Redis) fetchDescriptor(ctx context.Context, bound time.Duration) (*cach
 	if err := r.home.Down(0); err != nil {
 		return nil, err
 	}
-	at := time.Now()
+	readAt := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	cmd := redis.NewStringCmd(bounded, "get", r.key)
@@ -217,14 +217,14 @@ func (r *Redis) fetchDescriptor(ctx context.Context, bound time.Duration) (*cach
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
-	return r.storeDescriptor(raw, at)
+	return r.storeDescriptor(raw, readAt)
 }
 
 // storeDescriptor caches the descriptor that was read at a time. A descriptor that cannot be
 // decoded counts as missing: lookups return "maybe", and the next Rebuild replaces it. A
 // descriptor of a newer format is an error. It must not be replaced, because newer programs use it.
-func (r *Redis) storeDescriptor(raw string, at time.Time) (*cachedDescriptor, error) {
-	d := &cachedDescriptor{raw: raw, readAt: at}
+func (r *Redis) storeDescriptor(raw string, readAt time.Time) (*cachedDescriptor, error) {
+	d := &cachedDescriptor{raw: raw, readAt: readAt}
 	var err error
 	if d.descriptor, err = decodeDescriptor(raw); err != nil {
 		r.counts.malformed.Add(1)

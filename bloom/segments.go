@@ -56,7 +56,7 @@ func (r *Redis) run(ctx context.Context, bound time.Duration, calls []*call) (kn
 
 // runPipeline runs calls in one pipeline. known is false if the server did not have one of the
 // scripts in its cache.
-func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*call, how string) (known bool) {
+func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*call, evalCommand string) (known bool) {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	var sent []*call
@@ -65,7 +65,7 @@ func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*c
 		if c.err = r.conn.Down(r.conn.Range(c.keys[0])); c.err != nil {
 			continue
 		}
-		c.cmd = redis.NewCmd(bounded, c.commandArgs(how)...)
+		c.cmd = redis.NewCmd(bounded, c.commandArgs(evalCommand)...)
 		sent, cmds = append(sent, c), append(cmds, c.cmd)
 	}
 	if len(cmds) == 0 {
@@ -82,7 +82,7 @@ func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*c
 			unknown = append(unknown, c)
 		}
 	}
-	if len(unknown) > 0 && how != "eval" {
+	if len(unknown) > 0 && evalCommand != "eval" {
 		r.runPipeline(ctx, bound, unknown, "eval")
 	}
 	return len(unknown) == 0
@@ -100,12 +100,12 @@ func (r *Redis) checkScriptCache(known bool) {
 }
 
 // commandArgs returns the arguments of the command, including its name.
-func (c *call) commandArgs(how string) []any {
-	words := []any{how, c.script.Hash, len(c.keys)}
+func (c *call) commandArgs(evalCommand string) []any {
+	words := []any{evalCommand, c.script.Hash, len(c.keys)}
 	switch {
 	case c.command != "":
 		words = []any{c.command}
-	case how == "eval":
+	case evalCommand == "eval":
 		words[1] = c.script.Source
 	}
 	for _, key := range c.keys {
@@ -122,13 +122,13 @@ type keyGroup struct {
 
 // bySegment groups keys by their segment, in the order of the first key of each.
 func bySegment(s bitmap.Shape, hashes []bitmap.Hash) (parts []keyGroup) {
-	at := make(map[uint64]int)
+	positions := make(map[uint64]int)
 	for i := range hashes {
 		segment := s.Segment(&hashes[i])
-		j, ok := at[segment]
+		j, ok := positions[segment]
 		if !ok {
 			j = len(parts)
-			at[segment], parts = j, append(parts, keyGroup{segment: segment})
+			positions[segment], parts = j, append(parts, keyGroup{segment: segment})
 		}
 		parts[j].indexes = append(parts[j].indexes, i)
 	}
@@ -281,8 +281,8 @@ func (r *Redis) query(
 }
 
 // send sends the commands. It fails if one of them fails.
-func send(ctx context.Context, to *conn.Conn, cmds []redis.Cmder) error {
-	if err := to.Send(ctx, cmds); err != nil {
+func send(ctx context.Context, server *conn.Conn, cmds []redis.Cmder) error {
+	if err := server.Send(ctx, cmds); err != nil {
 		return err
 	}
 	for _, cmd := range cmds {

@@ -286,11 +286,11 @@ func (r *Redis) discardRolledBack(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		to := d.copy()
-		to.retire(to.Active)
-		to.retire(to.Building)
-		to.Active, to.Building = nil, nil
-		raw, err := to.encode()
+		changed := d.copy()
+		changed.retire(changed.Active)
+		changed.retire(changed.Building)
+		changed.Active, changed.Building = nil, nil
+		raw, err := changed.encode()
 		if err != nil {
 			return err
 		}

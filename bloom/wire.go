@@ -203,8 +203,8 @@ func decodeDescriptor(raw string) (d descriptor, err error) {
 // copy returns a descriptor that the caller may change. One that cannot be decoded counts as
 // empty.
 func (c *cachedDescriptor) copy() descriptor {
-	to, _ := decodeDescriptor(c.raw)
-	return to
+	d, _ := decodeDescriptor(c.raw)
+	return d
 }
 
 // segmentKey returns the key of a segment. The slot of a segment depends on its number, so the

@@ -206,7 +206,7 @@ func (k *keySet) MightContainMany(_ context.Context, keys []string) ([]bool, err
 	return may, nil
 }
 
-func (k *keySet) Admit(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
+func (k *keySet) Inserting(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {

@@ -40,7 +40,9 @@ func (w writerCache) Loaders() []string { return slices.Collect(maps.Keys(w.all(
 
 func (w writerCache) Existing(k Key) bool { return k.existing }
 
-func (w writerCache) AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
+func (w writerCache) InsertingHeld(
+	ctx context.Context, keys ...Key,
+) (committed func(context.Context) error, err error) {
 	_, added, err := w.addToFilters(ctx, keys)
 	if err != nil {
 		return nil, err

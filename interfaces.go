@@ -31,12 +31,12 @@ type Filter interface {
 	// must not keep or change keys.
 	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
 
-	// Admit adds the keys of rows before the transaction that inserts them commits. The caller
+	// Inserting adds the keys of rows before the transaction that inserts them commits. The caller
 	// calls committed after the commit. It completes the work that could not be done before, for
 	// example adding the keys to a filter that is being rebuilt. Once committed has returned nil,
 	// the filter must return true for the keys, forever. committed may be called more than once.
 	// It is nil if there is nothing to do.
-	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
+	Inserting(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 
 	// NotFound reports the number of keys that passed the filter and turned out to have no row.
 	// It must not block.

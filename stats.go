@@ -63,7 +63,7 @@ type Stats struct {
 	// audits that found a row, which was returned; after the first one the filter is not used until
 	// it was rebuilt or knows the key
 	FilterHidden int64
-	// failed calls of the filter: lookups, which continue without it, and calls of Admit,
+	// failed calls of the filter: lookups, which continue without it, and calls of Inserting,
 	// committed, NotFound and Hidden
 	FilterErrors int64
 

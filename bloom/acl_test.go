@@ -26,7 +26,7 @@ func TestACL(t *testing.T) {
 	must(t, err)
 	defer r.Close()
 	testenv.Eventually(t, "copied", func() bool { return r.Stats().Copied })
-	committed, err := r.Admit(ctx, []string{"new"})
+	committed, err := r.Inserting(ctx, []string{"new"})
 	must(t, err)
 	must(t, committed(ctx))
 	must(t, r.AddMany(ctx, someKeys("more", 3000))) // merged

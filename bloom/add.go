@@ -19,7 +19,7 @@ import (
 // milliseconds, and always after Options.MaxStaleness. If Add returns an error, the caller
 // retries: adding a key again does no harm.
 //
-// For a row that is not yet committed, Add is not enough: see Admit.
+// For a row that is not yet committed, Add is not enough: see Inserting.
 func (r *Redis) Add(ctx context.Context, key string) error { return r.AddMany(ctx, []string{key}) }
 
 // AddMany is Add for many keys, in few round trips.
@@ -28,10 +28,10 @@ func (r *Redis) AddMany(ctx context.Context, keys []string) error {
 	return err
 }
 
-// Admit adds keys whose rows are being inserted. The caller calls Admit before the transaction
-// commits, and the function committed after the commit:
+// Inserting adds keys whose rows are being inserted. The caller calls Inserting before the
+// transaction commits, and the function committed after the commit:
 //
-//	committed, err := filter.Admit(ctx, keys)
+//	committed, err := filter.Inserting(ctx, keys)
 //	if err != nil {
 //		return err // the transaction must not commit
 //	}
@@ -46,7 +46,7 @@ func (r *Redis) AddMany(ctx context.Context, keys []string) error {
 // If the transaction is rolled back, the caller does not call committed, and the keys are false
 // positives until the next Rebuild. If the process dies before it calls committed, lookups still
 // find the rows, provided that the transaction took no longer than RebuildOptions.Settle.
-func (r *Redis) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
+func (r *Redis) Inserting(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
 	written, err := r.add(ctx, keys)
 	if err != nil {
@@ -91,8 +91,8 @@ func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 // until it names no generation without the keys. In the meantime, a rebuild may have begun a
 // generation or activated one. A rebuild that begins later finds the rows in the table, because it
 // waits for RebuildOptions.Settle before it reads. If a transaction takes longer than that, the
-// function committed (see Admit) reads the descriptor again, and adds its keys to the generations
-// that lack them. If there is no filter, addAll writes nothing.
+// function committed (see Inserting) reads the descriptor again, and adds its keys to the
+// generations that lack them. If there is no filter, addAll writes nothing.
 func (r *Redis) addAll(ctx context.Context, hashes []bitmap.Hash) (written map[string]bool, err error) {
 	r.startWatch()
 	d, err := r.currentDescriptor(ctx)

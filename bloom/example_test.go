@@ -59,7 +59,7 @@ func ExampleNewRedis() {
 	fmt.Println(filter.MightContain(ctx, "3"))
 	fmt.Println(filter.MightContain(ctx, "-1"))
 
-	committed, err := filter.Admit(ctx, []string{"4"}) // before the transaction that inserts the row commits
+	committed, err := filter.Inserting(ctx, []string{"4"}) // before the transaction that inserts the row commits
 	if err != nil {
 		log.Fatal(err)
 	}

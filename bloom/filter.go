@@ -31,9 +31,9 @@
 // # Guarantees
 //
 // A lookup finds a key if it begins after Add has returned nil. For a row that is being inserted,
-// the lookup must begin after Admit's function committed has returned nil. This holds for a Local,
-// for a Redis filter in every process, and for a Replica if it or its Redis filter added the key.
-// A Replica normally finds the keys that other processes add within milliseconds, and always
+// the lookup must begin after Inserting's function committed has returned nil. This holds for a
+// Local, for a Redis filter in every process, and for a Replica if it or its Redis filter added the
+// key. A Replica normally finds the keys that other processes add within milliseconds, and always
 // within Options.MaxStaleness. A filter returns "maybe" if it is missing, not built, partly lost,
 // built with other parameters, or unreachable.
 //
@@ -85,9 +85,9 @@ type Filter interface {
 	// AddMany adds keys.
 	AddMany(ctx context.Context, keys []string) error
 
-	// Admit adds keys whose rows are being inserted. The caller calls Admit before the
+	// Inserting adds keys whose rows are being inserted. The caller calls Inserting before the
 	// transaction commits, and committed after that.
-	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
+	Inserting(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 
 	// NotFound records the number of keys that the filter returned "maybe" for, and whose rows do
 	// not exist.
@@ -114,7 +114,7 @@ type DenyList struct {
 // denied. At a rate of 1 %, this denies one in a hundred of the keys that are not on the list.
 // While the filter is incomplete or unreachable, it also denies all keys.
 //
-// A key is reliably denied only once it has been added to the filter (Filter.AddMany, Admit). A
+// A key is reliably denied only once it has been added to the filter (Filter.AddMany, Inserting). A
 // key that was taken off the list stays in the filter until the next Rebuild; until then check
 // reports that it is not denied.
 //

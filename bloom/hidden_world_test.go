@@ -135,7 +135,7 @@ const (
 	bySettle // committed was never called, but the transaction was short
 )
 
-var routes = []string{"Add", "AddMany", "committed", "Admit, and a commit soon after"}
+var routes = []string{"Add", "AddMany", "committed", "Inserting, and a commit soon after"}
 
 // promise says that from now on rows must be found.
 func (w *world) promise(first, n, route int) {

@@ -78,7 +78,7 @@ func (h *hidden) writeSome(r *rand.Rand, f *Redis, replica *Replica) bool {
 // admit inserts by a transaction. It returns false if nothing was promised.
 func (h *hidden) admit(r *rand.Rand, f *Redis, first int, keys []string) (route int, promised bool) {
 	ctx, began := context.Background(), clock()
-	committed, err := f.Admit(ctx, keys)
+	committed, err := f.Inserting(ctx, keys)
 	if err != nil || r.IntN(20) == 0 {
 		h.count(rolledBack, len(keys))
 		return 0, false

@@ -157,7 +157,7 @@ func (l *Local) Hidden(_ context.Context, key string) error {
 // Add adds a key. A lookup by this filter that begins after Add has returned finds the key. The
 // error is always nil.
 //
-// For a row that is not yet committed, Add is not enough: see Admit.
+// For a row that is not yet committed, Add is not enough: see Inserting.
 func (l *Local) Add(ctx context.Context, key string) error { return l.AddMany(ctx, []string{key}) }
 
 // AddMany is Add for many keys.
@@ -166,9 +166,10 @@ func (l *Local) AddMany(_ context.Context, keys []string) error {
 	return nil
 }
 
-// Admit adds keys whose rows are being inserted: see Redis.Admit. The caller calls Admit before
-// the transaction commits, and committed after that. The errors of both are always nil.
-func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
+// Inserting adds keys whose rows are being inserted: see Redis.Inserting. The caller calls
+// Inserting before the transaction commits, and committed after that. The errors of both are always
+// nil.
+func (l *Local) Inserting(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
 	written := l.add(keys)
 	return func(context.Context) error {

@@ -14,7 +14,7 @@ import (
 // Rebuild reads all keys of the source into a new filter, and replaces the present one when the
 // new one is complete. During the rebuild the present filter serves lookups, and Adds go to both.
 // nil options are the defaults, except that Rebuild does not wait before it reads
-// (RebuildOptions.Settle): all callers of Admit are in this process, and call committed.
+// (RebuildOptions.Settle): all callers of Inserting are in this process, and call committed.
 //
 // One Rebuild runs at a time: while another runs, Rebuild returns ErrRebuilding at once.
 // A Rebuild that fails leaves nothing behind, and the next one starts from the beginning. Like

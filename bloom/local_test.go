@@ -137,11 +137,11 @@ func TestLocalFollowsRebuild(t *testing.T) {
 	t.Log("no rebuild has begun while keys were added: this machine is too much of one piece")
 }
 
-// TestLocalCommitted: a rebuild has read the table between Admit and the commit.
+// TestLocalCommitted: a rebuild has read the table between Inserting and the commit.
 func TestLocalCommitted(t *testing.T) {
 	l := newLocal(t, 1000, 0.01)
 	complete(t, l)
-	committed, err := l.Admit(t.Context(), []string{"row"})
+	committed, err := l.Inserting(t.Context(), []string{"row"})
 	must(t, err)
 	b, _, err := l.build(t.Context(), 0)
 	must(t, err)
@@ -155,7 +155,7 @@ func TestLocalCommitted(t *testing.T) {
 // TestLocalCommittedAtOnce: several goroutines may call committed.
 func TestLocalCommittedAtOnce(t *testing.T) {
 	l := newLocal(t, 1000, 0.01)
-	committed, err := l.Admit(t.Context(), []string{"row"})
+	committed, err := l.Inserting(t.Context(), []string{"row"})
 	must(t, err)
 	complete(t, l)
 	var all sync.WaitGroup
@@ -249,7 +249,7 @@ func TestLocalNeverHides(t *testing.T) {
 		adders.Go(func() {
 			for i := range 1500 {
 				key := fmt.Sprint(rnd, a, "/", i)
-				committed, err := l.Admit(ctx, []string{key})
+				committed, err := l.Inserting(ctx, []string{key})
 				if err != nil {
 					t.Error(err)
 				}

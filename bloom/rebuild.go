@@ -34,7 +34,7 @@ type RebuildOptions struct {
 	// there are.
 	Capacity uint64
 
-	// Settle is the maximum duration of a transaction that inserts rows, from Admit until other
+	// Settle is the maximum duration of a transaction that inserts rows, from Inserting until other
 	// transactions can read the rows. Once all Adds also write to the new filter, the rebuild
 	// waits for Settle before it reads the table. By then the table contains the rows of
 	// processes that did not know of the new filter. If a transaction takes longer, its rows are

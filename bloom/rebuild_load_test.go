@@ -104,7 +104,7 @@ func (l *load) insert() {
 		l.t.Error(err)
 		return
 	}
-	committed, err := l.f.Admit(ctx, []string{key})
+	committed, err := l.f.Inserting(ctx, []string{key})
 	if err == nil {
 		err = tx.Commit()
 	}

@@ -61,7 +61,7 @@ func (s *steps) change() error {
 	}
 	row := fmt.Sprint("row", s.n)
 	s.know()
-	committed, err := s.stale.Admit(ctx, []string{row})
+	committed, err := s.stale.Inserting(ctx, []string{row})
 	if err != nil {
 		return err
 	}

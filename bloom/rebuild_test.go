@@ -355,7 +355,7 @@ func TestCommittedBehindTheReading(t *testing.T) {
 	twoServers(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, writer := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
 		built(t, f)
-		committed, err := writer.Admit(t.Context(), []string{"row"})
+		committed, err := writer.Inserting(t.Context(), []string{"row"})
 		must(t, err)
 		_, err = f.Rebuild(t.Context(), Keys(), fewer)
 		must(t, err)
@@ -390,7 +390,7 @@ func TestAdmitInParts(t *testing.T) {
 			t.Error(err)
 		}
 	}})
-	committed, err := writer.Admit(t.Context(), keys)
+	committed, err := writer.Inserting(t.Context(), keys)
 	must(t, err)
 	if touches != 3 { // after the first part, and for the second one after each of the generations
 		t.Fatalf("the descriptor was read %d times", touches)
@@ -409,7 +409,7 @@ func TestSettle(t *testing.T) {
 		must(t, err)
 		defer f.Close()
 		built(t, f)
-		_, err = f.Admit(t.Context(), []string{"row"})
+		_, err = f.Inserting(t.Context(), []string{"row"})
 		must(t, err)
 		source := &table{}
 		time.AfterFunc(9*time.Second, func() { source.insert("row") })

@@ -125,8 +125,8 @@ func (r *Redis) Close() error {
 // The result is true, and is counted in Stats.Unknown, if the filter has not been built or is
 // partly lost. If Redis does not reply, the result is true, with an error. MightContain returns
 // when ctx ends, or when one of its round trips takes longer than Options.Timeout. It nearly always
-// takes one. It finds each key for which Add, or the function committed of Admit, has returned nil
-// before.
+// takes one. It finds each key for which Add, or the function committed of Inserting, has returned
+// nil before.
 func (r *Redis) MightContain(ctx context.Context, key string) (bool, error) {
 	maybe, err := r.MightContainMany(ctx, []string{key})
 	return maybe[0], err

@@ -18,7 +18,7 @@ import (
 // the Redis filter.
 //
 // A lookup finds each key that this process has added, with this Replica or its Redis filter,
-// once Add has returned nil (for rows that are being inserted, once committed of Admit has). It
+// once Add has returned nil (for rows that are being inserted, once committed of Inserting has). It
 // finds the keys that other processes add, or other filters in this process, normally within
 // milliseconds, and always within Options.MaxStaleness. All Adds are announced by numbered
 // messages, and the Replica polls the last number four times within MaxStaleness.
@@ -186,9 +186,9 @@ func (r *Replica) AddMany(ctx context.Context, keys []string) error {
 	return r.Redis.AddMany(ctx, keys)
 }
 
-// Admit adds keys whose rows are being inserted: see Redis.Admit.
-func (r *Replica) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
-	return r.Redis.Admit(ctx, keys)
+// Inserting adds keys whose rows are being inserted: see Redis.Inserting.
+func (r *Replica) Inserting(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
+	return r.Redis.Inserting(ctx, keys)
 }
 
 // Rebuild replaces the Redis filter with a new one, which the Replica then copies: see

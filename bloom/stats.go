@@ -19,7 +19,7 @@ type Stats struct {
 	FalsePositives int64
 
 	Added     int64 // keys added
-	AddErrors int64 // failed calls of Add, AddMany, Admit, and of the function that Admit returns
+	AddErrors int64 // failed calls of Add, AddMany, Inserting, and of the function that Inserting returns
 	LostAdds  int64 // lost segments that an Add has found; their keys are "maybe" until a Rebuild
 	Malformed int64 // reads of the descriptor that found a value that could not be decoded
 

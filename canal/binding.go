@@ -191,7 +191,7 @@ func (b *Binding) addWork(w *work, c *event.Change) (err error) {
 // Filter is the part of a filter that BindFilter needs. The filters of package bloom implement
 // it.
 type Filter interface {
-	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
+	Inserting(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 	Deleted(ctx context.Context, rows int) error
 }
 

@@ -620,7 +620,7 @@ func (k *knows) MightContainMany(_ context.Context, keys []string) ([]bool, erro
 }
 func (k *knows) AddMany(context.Context, []string) error { return nil }
 func (k *knows) NotFound(int)                            {}
-func (k *knows) Admit(_ context.Context, keys []string) (func(context.Context) error, error) {
+func (k *knows) Inserting(_ context.Context, keys []string) (func(context.Context) error, error) {
 	if k.fails--; k.fails >= 0 {
 		return nil, errors.New("no filter")
 	}
@@ -816,8 +816,8 @@ func TestLoggersMayAsk(t *testing.T) {
 // slice is a filter that cannot be compared.
 type slice []*knows
 
-func (s slice) Admit(ctx context.Context, keys []string) (func(context.Context) error, error) {
-	return s[0].Admit(ctx, keys)
+func (s slice) Inserting(ctx context.Context, keys []string) (func(context.Context) error, error) {
+	return s[0].Inserting(ctx, keys)
 }
 func (s slice) Deleted(ctx context.Context, rows int) error { return s[0].Deleted(ctx, rows) }
 

@@ -19,7 +19,7 @@ type stuck struct {
 	goOn chan bool
 }
 
-func (s *stuck) Admit(context.Context, []string) (func(context.Context) error, error) {
+func (s *stuck) Inserting(context.Context, []string) (func(context.Context) error, error) {
 	<-s.goOn
 	return nil, nil
 }
@@ -120,7 +120,7 @@ func TestSlowHandler(t *testing.T) {
 // asks is a filter that has another cache, which was closed.
 type asks struct{ knows }
 
-func (asks) Admit(context.Context, []string) (func(context.Context) error, error) {
+func (asks) Inserting(context.Context, []string) (func(context.Context) error, error) {
 	return nil, cacheaside.ErrClosed
 }
 

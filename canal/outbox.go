@@ -35,8 +35,8 @@ type outbox struct {
 // Create all loaders whose keys are in the outbox before Run. The first start and a lost position
 // invalidate all loaders that the Cache has at that moment, and no others. Run returns an ErrSetup
 // if it has none. Keys of an unknown loader are invalidated, with an alert. If the filter of their
-// loader may lack them (consistency.Item.Admit), the message is also parked. A message that cannot
-// be read may concern any key: it is parked, and all loaders of the Cache are invalidated.
+// loader may lack them (consistency.Item.Inserting), the message is also parked. A message that
+// cannot be read may concern any key: it is parked, and all loaders of the Cache are invalidated.
 func BindOutbox(namespace string) Binding {
 	return Binding{name: outboxName, outbox: &outbox{namespace: namespace}}
 }
@@ -112,14 +112,14 @@ func (s *session) addMessage(w *work, m *event.Message) (gap bool) {
 	for _, item := range items {
 		has, _ := writeside.Of(s.cache).Loader(item.Key.Loader)
 		switch {
-		case has && item.Admit:
+		case has && item.Inserting:
 			w.admit(item.Key)
 			continue
 		case !has && len(unknown) < maxUnknown && !slices.Contains(unknown, item.Key.Loader):
 			unknown = append(unknown, item.Key.Loader)
 		}
 		w.invalidate(item.Key)
-		notAdmitted = notAdmitted || !has && item.Admit
+		notAdmitted = notAdmitted || !has && item.Inserting
 	}
 	if len(unknown) > 0 {
 		s.rejectMessage(w, m, notAdmitted, fmt.Errorf("this process does not have the loaders of an outbox: %s",

@@ -112,7 +112,7 @@ func TestOutboxFilters(t *testing.T) {
 		reads(x, l, 1, "old")
 		x.set(int64(1), "new")
 		filter.told = func() { reads(x, l, 1, "new") }
-		x.hear("1", items(logitem.Item{Key: l.Key(1), Admit: true}, logitem.Item{Key: l.Key(2)},
+		x.hear("1", items(logitem.Item{Key: l.Key(1), Inserting: true}, logitem.Item{Key: l.Key(2)},
 			logitem.Item{Key: l.Key(1)}))
 		time.Sleep(time.Minute)
 		if s := x.Stats(); !slices.Equal(filter.keys, []string{"1"}) || s.Position != "1" || s.Failures != 3 {
@@ -180,7 +180,7 @@ func TestOutboxUnknownLoader(t *testing.T) {
 			x.set(int64(1), fmt.Sprint("new", n))
 			time.Sleep(2 * time.Second) // alerts are limited
 			x.source.in <- event.Batch{Messages: []event.Message{items(logitem.Item{Key: elsewhere.Key(1),
-				Admit: c.admit})}, Position: "1", Time: time.Now()}
+				Inserting: c.admit})}, Position: "1", Time: time.Now()}
 			if got := slices.Sorted(slices.Values(x.alerted())); !slices.Equal(got, c.want) {
 				t.Errorf("%v: %q", c.admit, got)
 			}
@@ -192,7 +192,7 @@ func TestOutboxUnknownLoader(t *testing.T) {
 		var many []logitem.Item
 		for n := range 3 * maxUnknown {
 			many = append(many, logitem.Item{Key: cacheaside.Key{Loader: fmt.Sprint("unknown", n), Text: "1"},
-				Admit: true})
+				Inserting: true})
 		}
 		x.hear("2", items(append(many, many...)...))
 		if all := x.parking.all(); len(all) != 2 || strings.Count(all[1].Reason, "unknown") != maxUnknown {

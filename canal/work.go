@@ -106,7 +106,7 @@ func (w *work) describeKeys() string {
 // try updates a filter. It may be repeated: adding a key twice does no harm.
 func (a *additions) try(ctx context.Context, f Filter) error {
 	if len(a.keys) > 0 {
-		committed, err := f.Admit(ctx, slices.Collect(maps.Keys(a.keys)))
+		committed, err := f.Inserting(ctx, slices.Collect(maps.Keys(a.keys)))
 		if err == nil && committed != nil {
 			err = committed(ctx)
 		}

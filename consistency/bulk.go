@@ -141,7 +141,7 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs failures, stopped error)
 	}
 	items := make([]Item, len(failedKeys))
 	for i, k := range failedKeys {
-		items[i] = Item{Key: k, Admit: b.admits(k, false)}
+		items[i] = Item{Key: k, Inserting: b.admits(k, false)}
 	}
 	if notQueued := b.put(b.ctx, items); notQueued != nil {
 		failed.join(allFailed(failedKeys, notQueued))

@@ -153,9 +153,9 @@ func (u *update) queueItems(failed failures, repeatAfter time.Duration) (items [
 	for _, k := range u.keys {
 		switch {
 		case failed[k] != nil:
-			items = append(items, Item{Key: k, Again: repeatAfter, Admit: u.admits(k, false)})
+			items = append(items, Item{Key: k, Again: repeatAfter, Inserting: u.admits(k, false)})
 		case repeatAfter > 0:
-			items = append(items, Item{Key: k, After: repeatAfter, Admit: u.admits(k, false)})
+			items = append(items, Item{Key: k, After: repeatAfter, Inserting: u.admits(k, false)})
 		}
 	}
 	return items
@@ -186,7 +186,7 @@ func (c *core) outboxItems(level Level, keys []cacheaside.Key, byRelay bool) []I
 	for i, k := range keys {
 		items[i] = Item{
 			ID: NewID(), New: true, Key: k, After: c.grace, Again: c.options.DoubleDelete,
-			Admit: c.admits(k, byRelay),
+			Inserting: c.admits(k, byRelay),
 		}
 		if level == Async {
 			items[i].After, items[i].Reload = c.options.AsyncDelay, c.options.Reload
@@ -195,7 +195,7 @@ func (c *core) outboxItems(level Level, keys []cacheaside.Key, byRelay bool) []I
 	return items
 }
 
-// admits returns the Item.Admit of a key: whether its loader has a filter that may not contain
+// admits returns the Item.Inserting of a key: whether its loader has a filter that may not contain
 // it. For a loader that this process does not have, it returns unknown.
 func (c *core) admits(k cacheaside.Key, unknown bool) bool {
 	if !isOne(k) || c.internals.Existing(k) {

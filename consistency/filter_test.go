@@ -57,7 +57,7 @@ func TestInsert(t *testing.T) {
 // refusing is a filter that takes no keys.
 type refusing struct{ cacheaside.Filter }
 
-func (refusing) Admit(context.Context, []string) (func(context.Context) error, error) {
+func (refusing) Inserting(context.Context, []string) (func(context.Context) error, error) {
 	return nil, errOwn
 }
 

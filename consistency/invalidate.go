@@ -89,8 +89,8 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2))
 }
 
-// admit adds the keys to their filters by means of call, which is InsertingKeys or AdmitHeld. It
-// returns the admitted keys, the function to call after their commit, and the errors of the keys
+// admit adds the keys to their filters by means of call, which is InsertingKeys or InsertingHeld.
+// It returns the admitted keys, the function to call after their commit, and the errors of the keys
 // whose filters have failed.
 func admit(
 	ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error),

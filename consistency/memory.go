@@ -89,7 +89,7 @@ func (m *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 		due, again := now.Add(item.After), max(0, item.Again)
 		m.add(&queued{
 			mergeKey: mergeKey{item.Key, item.Reload}, id: cmp.Or(item.ID, rand.Text()),
-			put: now, due: due, again: again, last: due.Add(again), admit: item.Admit, attempts: item.Attempts,
+			put: now, due: due, again: again, last: due.Add(again), admit: item.Inserting, attempts: item.Attempts,
 		})
 	}
 	return nil
@@ -202,7 +202,7 @@ func (m *MemoryQueue) Claim(ctx context.Context, limit int, claimFor time.Durati
 		heap.Fix(&m.byDue, 0)
 		again := max(e.again, e.last.Sub(now)) // a last invalidation that is also due already is merged with this one
 		items = append(items, Item{
-			ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Admit: e.admit,
+			ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Inserting: e.admit,
 			Attempts: e.attempts, Age: now.Sub(e.put),
 		})
 	}

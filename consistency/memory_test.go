@@ -98,7 +98,7 @@ func (m memory) holds(items int) {
 func TestMemoryQueueTakesTogether(t *testing.T) {
 	inMemory(t, 0, func(q memory) {
 		for n := range 1000 {
-			q.put(consistency.Item{Key: userKey(1), After: 2 * time.Second, Admit: n == 7},
+			q.put(consistency.Item{Key: userKey(1), After: 2 * time.Second, Inserting: n == 7},
 				consistency.Item{Key: userKey(1), Reload: true})
 			time.Sleep(time.Millisecond)
 			q.holds(2)
@@ -111,8 +111,8 @@ func TestMemoryQueueTakesTogether(t *testing.T) {
 		if got.Age != 2*time.Second {
 			q.Errorf("%v old, counted from the first", got.Age)
 		}
-		if !got.Admit {
-			q.Error("the item has lost its Admit flag")
+		if !got.Inserting {
+			q.Error("the item has lost its Inserting flag")
 		}
 		q.done(got)
 		q.holds(0)

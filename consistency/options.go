@@ -196,7 +196,7 @@ type RelayOptions struct {
 
 // An Alert reports that a Relay cannot do its work. There are five kinds: failing items, or a
 // failing loader; Redis or the queue down; items that can never be handled; items whose loader no
-// relay here has (Item.Admit); and the end of Run because the cache was closed. An alert of a
+// relay here has (Item.Inserting); and the end of Run because the cache was closed. An alert of a
 // kind is raised once for everything that fails at the same time. The next one is raised when all
 // of that has succeeded and something fails again.
 type Alert struct {

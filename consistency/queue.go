@@ -40,10 +40,10 @@ type Item struct {
 	// reloaded is invalidated.
 	Reload bool
 
-	// Admit means that the key may have to be added to the filter of its loader, which only a
+	// Inserting means that the key may have to be added to the filter of its loader, which only a
 	// process with that loader can do. A Relay without the loader leaves the item to other relays.
-	// Any Relay can handle an item without Admit.
-	Admit bool
+	// Any Relay can handle an item without Inserting.
+	Inserting bool
 
 	// Attempts is the number of failed attempts.
 	Attempts int

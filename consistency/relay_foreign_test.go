@@ -22,8 +22,9 @@ func TestRelayWithoutTheLoader(t *testing.T) {
 		s.cache.lacks = "foreign"
 		r, _ := s.start(RelayOptions{})
 		foreign := keyOf("foreign", 1)
-		s.put(Item{Key: foreign, Admit: true}, Item{Key: keyOf("foreign", 2)}, Item{Key: relayKey(3), Admit: true},
-			Item{Key: cacheaside.Key{Loader: "foreign", All: true}, Admit: true})
+		s.put(Item{Key: foreign, Inserting: true}, Item{Key: keyOf("foreign", 2)},
+			Item{Key: relayKey(3), Inserting: true},
+			Item{Key: cacheaside.Key{Loader: "foreign", All: true}, Inserting: true})
 		s.at(time.Second)
 		if st := r.Stats(); st.Done != 3 || st.Unknown == 0 || st.Alerts != 0 || st.Failed != 0 {
 			s.Errorf("%+v", st)
@@ -63,7 +64,7 @@ func TestRelayOfManyWithoutTheLoader(t *testing.T) {
 		s.cache.lacks = "foreign"
 		r, _ := s.start(RelayOptions{})
 		for i := range n {
-			s.put(Item{Key: keyOf("foreign", i), Admit: true})
+			s.put(Item{Key: keyOf("foreign", i), Inserting: true})
 		}
 		s.at(time.Second)
 		if st := r.Stats(); st.Unknown < n {
@@ -116,7 +117,7 @@ func testManyForeignItems(t *testing.T, e testenv.Engine) {
 	x.check(err)
 	items := make([]Item, n)
 	for i := range items {
-		items[i] = Item{Key: keyOf("foreign", i), Admit: true}
+		items[i] = Item{Key: keyOf("foreign", i), Inserting: true}
 	}
 	x.check(x.box.Put(t.Context(), items...))
 	began := time.Now()
@@ -170,7 +171,7 @@ func TestRelayThatHasTheLoader(t *testing.T) {
 		s.start(RelayOptions{})
 		_, has := s.startWith()
 		for n := range 100 {
-			s.put(Item{Key: keyOf("foreign", n), Admit: true})
+			s.put(Item{Key: keyOf("foreign", n), Inserting: true})
 		}
 		s.at(30 * time.Second)
 		if done := has.Stats().Done; done < 50 {
@@ -189,7 +190,7 @@ func TestRelayWithoutTheLoaderNorRedis(t *testing.T) {
 		s.cache.lacks = "foreign"
 		s.cache.fail(noRedis)
 		r, _ := s.start(RelayOptions{})
-		s.put(Item{Key: keyOf("foreign", 1), Admit: true})
+		s.put(Item{Key: keyOf("foreign", 1), Inserting: true})
 		s.at(time.Minute)
 		if st := r.Stats(); !st.Out || st.Alerts != 1 {
 			s.Errorf("%+v", st)
@@ -282,7 +283,7 @@ func TestAdmitOfItems(t *testing.T) {
 	for _, byRelay := range []bool{false, true} {
 		var got []bool
 		for _, i := range x.outboxItems(Outbox, keys, byRelay) {
-			got = append(got, i.Admit)
+			got = append(got, i.Inserting)
 		}
 		if want := []bool{true, false, false, false, false, byRelay, false}; !slices.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
@@ -297,8 +298,9 @@ func TestRelayGroup(t *testing.T) {
 		s.cache.lacks = "foreign"
 		r, _ := s.start(RelayOptions{})
 		for n, loader := range []string{"user", "foreign"} {
-			s.put(Item{Key: cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, n), Group: true}, Admit: true,
-				Reload: true})
+			s.put(Item{Key: cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, n), Group: true},
+				Inserting: true,
+				Reload:    true})
 		}
 		s.at(time.Second)
 		if st := r.Stats(); st.Done != 2 || st.Unknown != 0 || st.Failed != 0 {

@@ -148,7 +148,7 @@ func (hanging) MightContainMany(_ context.Context, keys []string) ([]bool, error
 func (hanging) AddMany(context.Context, []string) error { return nil }
 func (hanging) NotFound(int)                            {}
 
-func (h hanging) Admit(ctx context.Context, _ []string) (func(context.Context) error, error) {
+func (h hanging) Inserting(ctx context.Context, _ []string) (func(context.Context) error, error) {
 	select {
 	case <-h.goOn:
 		return nil, nil

@@ -86,7 +86,7 @@ var errUnknownLoader = errors.New("no relay in this process has this loader, who
 // unknownLoader returns an error if only a process with the item's loader, and so its filter, can
 // handle the item. It returns nil if this Relay can handle it.
 func (r *relayRun) unknownLoader(item *Item) error {
-	if !item.Admit || !isOne(item.Key) || item.Key.Check() != nil {
+	if !item.Inserting || !isOne(item.Key) || item.Key.Check() != nil {
 		return nil
 	}
 	if has, _ := r.cache.Loader(item.Key.Loader); has {

@@ -44,7 +44,7 @@ type RelayStats struct {
 	Retried     int64 // attempts at items that had failed before
 	NotReloaded int64 // keys that were invalidated because they could not be reloaded
 	Bad         int64 // attempts in Failed at items with an invalid Key: an operator has to repair or remove them
-	Unknown     int64 // attempts at items that only a process with their loader can handle (Item.Admit)
+	Unknown     int64 // attempts at items that only a process with their loader can handle (Item.Inserting)
 	QueueErrors int64 // failed calls of the queue
 	Alerts      int64 // alerts, passed to OnAlert if it is set
 	Panics      int64 // panics of OnAlert, the Logger and the queue

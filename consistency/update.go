@@ -72,8 +72,9 @@ type update struct {
 	rows        []Item           // rows of the outbox, which exist if the transaction is committed
 	commitSent  bool             // whether COMMIT was sent
 
-	// afterCommit completes what admit has begun: filters get the keys for good. It also invalidates
-	// the keys, except at the level Strict, where the hold does that. Nil at the level Async.
+	// afterCommit completes what admit has begun: filters get the keys for good. It also
+	// invalidates the keys, except at the level Strict, where the hold does that. Nil at the level
+	// Async.
 	afterCommit func(context.Context) error
 
 	// store replaces the hold by the new value. It is nil except in WriteThrough.
@@ -195,7 +196,7 @@ func (u *update) prepare(ctx context.Context, passed int) (err error) {
 func (u *update) admit(ctx context.Context) (err error) {
 	switch {
 	case u.level == Strict:
-		u.afterCommit, err = u.internals.AdmitHeld(ctx, u.keys...)
+		u.afterCommit, err = u.internals.InsertingHeld(ctx, u.keys...)
 	case u.level != Async:
 		u.afterCommit, err = u.cache.InsertingKeys(ctx, u.keys...)
 	}

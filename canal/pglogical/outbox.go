@@ -213,7 +213,7 @@ func encode(items []consistency.Item) ([][]byte, error) {
 			return nil, fmt.Errorf("%v: Item.Reload: a Consumer does not reload keys: do not set Options.Reload",
 				item.Key)
 		}
-		encoded[i] = logitem.Item{Key: item.Key, Admit: item.Admit}
+		encoded[i] = logitem.Item{Key: item.Key, Inserting: item.Inserting}
 	}
 	return logitem.Encode(encoded), nil
 }

@@ -188,7 +188,7 @@ func TestOutboxOfPlainUser(t *testing.T) {
 		tx := db.MustBegin()
 		x.Check(box.PutIn(t.Context(), tx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "\x00'\\\xff"}}))
 		x.Check(tx.Commit())
-		x.Check(box.Put(t.Context(), consistency.Item{Key: cacheaside.Key{Loader: "user", All: true}, Admit: true}))
+		x.Check(box.Put(t.Context(), consistency.Item{Key: cacheaside.Key{Loader: "user", All: true}, Inserting: true}))
 		x.Check(box.PutIn(t.Context(), db))
 		l.Until("two more messages", func() bool {
 			count := 0

@@ -81,7 +81,7 @@ func unclaim(i *consistency.Item) { i.Claim = "" }
 var flaws = map[string]func(q *queue){
 	"Kept": func(q *queue) { q.claimed(func(i *consistency.Item) { i.Reload = false }) },
 	"Admits": func(q *queue) {
-		q.claimed(func(i *consistency.Item) { i.Admit = i.Admit && i.Attempts == 0 })
+		q.claimed(func(i *consistency.Item) { i.Inserting = i.Inserting && i.Attempts == 0 })
 	},
 	"Names": func(q *queue) { q.claimed(func(i *consistency.Item) { i.ID = "same" }) },
 	"Order": func(q *queue) {

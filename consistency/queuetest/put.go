@@ -35,14 +35,14 @@ func kept(s *suite) {
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", All: true}, Again: 1500 * time.Millisecond})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42", Group: true}, Again: time.Second})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Text: every.String(), Group: true}})
-	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: "43"}, Admit: true})
+	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: "43"}, Inserting: true})
 	longest := cacheaside.Key{Loader: strings.Repeat("l", 64), Version: strings.Repeat("v", 64), Text: "42"}
 	add(consistency.Item{Key: longest, Reload: true, Again: time.Millisecond})
 	s.check(q.Put(s.ctx(), items...))
 	got := s.claim(q, len(items), long)
 	for _, i := range got {
 		w, ok := want[i.Key]
-		if !ok || i.Again != w.Again || i.Reload != w.Reload || i.Admit != w.Admit || i.Attempts != 0 {
+		if !ok || i.Again != w.Again || i.Reload != w.Reload || i.Inserting != w.Inserting || i.Attempts != 0 {
 			s.Errorf("differs from the item that was put: %q, %+v", i.Key.Text, i)
 		}
 		delete(want, i.Key)
@@ -51,17 +51,17 @@ func kept(s *suite) {
 	s.empty(q)
 }
 
-// admits: Later preserves the field Admit.
+// admits: Later preserves the field Inserting.
 func admits(s *suite) {
 	a, b := s.openTwo()
 	admitted := item(1)
-	admitted.Admit = true
+	admitted.Inserting = true
 	s.check(a.Put(s.ctx(), admitted, item(2)))
 	for range 3 {
 		got := s.claim(b, 2, long)
 		for i := range got {
-			if got[i].Admit != (got[i].Key.Text == "1") {
-				s.Fatalf("%s: Admit is %v", got[i].Key.Text, got[i].Admit)
+			if got[i].Inserting != (got[i].Key.Text == "1") {
+				s.Fatalf("%s: Inserting is %v", got[i].Key.Text, got[i].Inserting)
 			}
 			got[i].After, got[i].Attempts = 0, got[i].Attempts+1
 		}

@@ -91,13 +91,13 @@ func (c *cells) item() (item consistency.Item, readable bool) {
 	version, ok3 := bytesOf(c[4])
 	text, ok4 := bytesOf(c[5])
 	item = consistency.Item{
-		ID:       hex.EncodeToString(id[:min(len(id), len(rowID{}))]),
-		Claim:    strconv.FormatInt(numberOf(c[1]), 10),
-		Again:    duration(c[7]),
-		Reload:   numberOf(c[8]) != 0,
-		Attempts: int(min(max(0, numberOf(c[9])), math.MaxInt32)),
-		Admit:    numberOf(c[10]) != 0,
-		Age:      duration(c[11]),
+		ID:        hex.EncodeToString(id[:min(len(id), len(rowID{}))]),
+		Claim:     strconv.FormatInt(numberOf(c[1]), 10),
+		Again:     duration(c[7]),
+		Reload:    numberOf(c[8]) != 0,
+		Attempts:  int(min(max(0, numberOf(c[9])), math.MaxInt32)),
+		Inserting: numberOf(c[10]) != 0,
+		Age:       duration(c[11]),
 	}
 	scope := numberOf(c[6])
 	key := cacheaside.Key{

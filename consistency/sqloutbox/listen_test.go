@@ -147,7 +147,7 @@ type listening struct {
 	stop  func() error // ends Run
 
 	mu      sync.Mutex
-	failing int                        // how often Admit fails, after half a second
+	failing int                        // how often Inserting fails, after half a second
 	done    map[string][]time.Duration // when keys were handled, since the beginning
 }
 
@@ -159,7 +159,7 @@ func (l *listening) MightContainMany(_ context.Context, keys []string) ([]bool, 
 
 func (l *listening) NotFound(int) {}
 
-func (l *listening) Admit(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
+func (l *listening) Inserting(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failing > 0 {

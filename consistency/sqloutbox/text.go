@@ -121,7 +121,7 @@ func (s statements) insertRow(b []byte, id rowID, item *consistency.Item) []byte
 		b = s.literal(append(b, ", "...), []byte(text))
 	}
 	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", scopeOf(item.Key), micros(item.Again), digit(item.Reload),
-		max(0, item.Attempts), digit(item.Admit))
+		max(0, item.Attempts), digit(item.Inserting))
 }
 
 // endInsert makes the INSERT ignore rows that exist. In a MySQL table of an older release, whose

@@ -31,7 +31,7 @@ type record struct {
 	// invalidates the whole loader.
 	Group bool `json:"group,omitempty"`
 
-	// Any is the inverse of Item.Admit, so that messages of older releases count as Admit.
+	// Any is the inverse of Item.Inserting, so that messages of older releases count as Inserting.
 	Any      bool          `json:"any,omitempty"`
 	Reload   bool          `json:"reload,omitempty"`
 	Attempts int           `json:"attempts,omitempty"`
@@ -62,7 +62,7 @@ func newRecord(item consistency.Item, now time.Time) (*record, error) {
 		Format: format, ID: item.ID,
 		Loader: item.Key.Loader, Version: item.Key.Version, Text: []byte(item.Key.Text),
 		All: item.Key.All || item.Key.Group, Group: item.Key.Group,
-		Any: !item.Admit, Reload: item.Reload, Attempts: max(item.Attempts, 0),
+		Any: !item.Inserting, Reload: item.Reload, Attempts: max(item.Attempts, 0),
 		Again: max(item.Again, 0), After: max(item.After, 0),
 		At: now.UnixNano(), Created: now.Add(-item.Age).UnixNano(),
 	}

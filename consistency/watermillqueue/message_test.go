@@ -49,7 +49,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 		if j := (&delivery{record: again}).item(now); i.Key != j.Key || i.Again != j.Again ||
-			i.Attempts != j.Attempts || i.Reload != j.Reload || i.Admit != j.Admit {
+			i.Attempts != j.Attempts || i.Reload != j.Reload || i.Inserting != j.Inserting {
 			t.Fatalf("%+v was sent as %+v", i, j)
 		}
 	})
@@ -61,7 +61,7 @@ func TestMessageThatDoesNotSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !(&delivery{record: n}).item(time.Now()).Admit {
+	if !(&delivery{record: n}).item(time.Now()).Inserting {
 		t.Error("any process may do it")
 	}
 }

@@ -26,8 +26,9 @@ type delivery struct {
 func (d *delivery) item(now time.Time) consistency.Item {
 	r := d.record
 	return consistency.Item{
-		ID: r.ID, Claim: d.claim, Key: r.key(), Admit: !r.Any, Reload: r.Reload, Attempts: r.Attempts, Again: r.Again,
-		Age: d.age(now),
+		ID: r.ID, Claim: d.claim, Key: r.key(), Inserting: !r.Any, Reload: r.Reload, Attempts: r.Attempts,
+		Again: r.Again,
+		Age:   d.age(now),
 	}
 }
 

@@ -169,7 +169,7 @@ type FilterNow interface {
 // A FilterFresh is a Filter that learns the keys of other processes with a delay.
 type FilterFresh interface {
 	// MightContainFresh is MightContainMany for reads with the option Fresh. It knows each key
-	// whose committed function (see cacheaside.Filter.Admit) has returned nil, in any process.
+	// whose committed function (see cacheaside.Filter.Inserting) has returned nil, in any process.
 	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
 }
 

@@ -35,8 +35,8 @@ func CheckNamespace(namespace string) error {
 type Item struct {
 	Key cacheaside.Key
 
-	// Admit means that the filter of the loader may not contain the key.
-	Admit bool
+	// Inserting means that the filter of the loader may not contain the key.
+	Inserting bool
 }
 
 const (
@@ -98,7 +98,7 @@ func Encode(items []Item) (messages [][]byte) {
 		if items[i].Key.All {
 			flags |= allFlag
 		}
-		if items[i].Admit {
+		if items[i].Inserting {
 			flags |= admitFlag
 		}
 		if items[i].Key.Group {
@@ -147,7 +147,7 @@ func (i *Item) decode(rest *[]byte) bool {
 	}
 	flags := (*rest)[0]
 	*rest = (*rest)[1:]
-	i.Key.All, i.Key.Group, i.Admit = flags&allFlag != 0, flags&groupFlag != 0, flags&admitFlag != 0
+	i.Key.All, i.Key.Group, i.Inserting = flags&allFlag != 0, flags&groupFlag != 0, flags&admitFlag != 0
 	for _, part := range parts(&i.Key) {
 		n, ok := number(rest)
 		if !ok || n > uint64(len(*rest)) {

@@ -21,7 +21,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for name, items := range map[string][]Item{
 		"one":       {item("17")},
-		"flags":     {{Key: cacheaside.Key{Loader: "user", All: true}}, {Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}, {Key: cacheaside.Key{Loader: "a.b-c", Version: "v2"}, Admit: true}},
+		"flags":     {{Key: cacheaside.Key{Loader: "user", All: true}}, {Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}, {Key: cacheaside.Key{Loader: "a.b-c", Version: "v2"}, Inserting: true}},
 		"any bytes": {item("\x00\xff'\\"), item("")},
 		"longest":   {item(strings.Repeat("x", maxText)), item(strings.Repeat("y", maxText)), {Key: cacheaside.Key{Loader: strings.Repeat("l", maxName), Version: strings.Repeat("v", maxName), Text: strings.Repeat("z", maxText)}}},
 		"many":      many,
@@ -95,7 +95,7 @@ func TestAll(t *testing.T) {
 	for n, from := range []Item{
 		{Key: cacheaside.Key{Loader: "user", All: true, Text: "1"}},
 		{Key: cacheaside.Key{Loader: "user", All: true, Version: "v"}},
-		{Key: cacheaside.Key{Loader: "user", All: true}, Admit: true},
+		{Key: cacheaside.Key{Loader: "user", All: true}, Inserting: true},
 	} {
 		if got, err := Decode(Encode([]Item{from})[0]); err != nil || len(got) != 1 || got[0] != want {
 			t.Errorf("%d: %v, %v", n, got, err)
@@ -108,7 +108,7 @@ func TestAll(t *testing.T) {
 func TestGroup(t *testing.T) {
 	want := Item{Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}
 	for n, from := range []Item{want, {Key: cacheaside.Key{Loader: "user", Version: "v", Text: "team:7", Group: true}},
-		{Key: want.Key, Admit: true}} {
+		{Key: want.Key, Inserting: true}} {
 		m := Encode([]Item{from})[0]
 		if got, err := Decode(m); err != nil || len(got) != 1 || got[0] != want {
 			t.Errorf("%d: %v, %v", n, got, err)
@@ -131,7 +131,7 @@ func TestCheck(t *testing.T) {
 // Decode reads any message within the message's own size in memory, and Encode writes each accepted
 // item back to the same message.
 func FuzzDecode(f *testing.F) {
-	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Admit: true},
+	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Inserting: true},
 		{Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}})[0])
 	f.Add([]byte{version1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0})
 	f.Fuzz(func(t *testing.T, m []byte) {

@@ -50,7 +50,7 @@ type CoreOptions struct {
 // Filter is the part of cacheaside.Filter that loaders need.
 type Filter interface {
 	fetch.Filter
-	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
+	Inserting(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 }
 
 // typed is the part of a Reader that knows the types of the loader. A key is a *K, a value a *V.

@@ -13,7 +13,7 @@ func (c *Core) Inserting(ctx context.Context, texts []string) (committed func(co
 	}
 	var finish func(context.Context) error
 	err = c.guardFilter(func() (err error) {
-		finish, err = c.options.Filter.Admit(ctx, texts)
+		finish, err = c.options.Filter.Inserting(ctx, texts)
 		return err
 	})
 	if err != nil {

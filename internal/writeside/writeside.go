@@ -42,10 +42,10 @@ type Cache[Key any] interface {
 	// Existing reports whether the row of key existed before the transaction.
 	Existing(key Key) bool
 
-	// AdmitHeld is InsertingKeys for keys that are on hold when the transaction commits.
+	// InsertingHeld is InsertingKeys for keys that are on hold when the transaction commits.
 	// committed does not invalidate them, because Invalidate of the Hold or StoreHeld does.
-	// Without filters AdmitHeld does nothing.
-	AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error)
+	// Without filters InsertingHeld does nothing.
+	InsertingHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error)
 }
 
 // A Loader is the part of a *cacheaside.Loader that these packages use. Hold is *cacheaside.Hold.

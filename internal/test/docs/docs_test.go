@@ -425,8 +425,8 @@ func TestSnippetsAreCompiled(t *testing.T) {
 	}
 }
 
-// The functions that docs/design.md names are in the files that it names for them: "`Type.method` and
-// `function` in path/file.go".
+// The functions that docs/design.md names are in the files that it names for them: "`Type.method`
+// and `function` in path/file.go".
 func TestLives(t *testing.T) {
 	design, err := textOf("docs/design.md")
 	if err != nil {
@@ -441,7 +441,7 @@ func TestLives(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		for _, name := range strings.Fields(strings.NewReplacer("`", " ", ",", " ", " and ", " ").Replace(place[1])) {
+		for name := range strings.FieldsSeq(strings.NewReplacer("`", " ", ",", " ", " and ", " ").Replace(place[1])) {
 			declared := `(?m)^func ` + name + `[(\[]`
 			if typ, method, ok := strings.Cut(name, "."); ok {
 				declared = `(?m)^func \(\w+ \*` + typ + `(\[.*\])?\) ` + method + `\(`

@@ -75,7 +75,7 @@ func (s *sieve) AddMany(_ context.Context, keys []string) error {
 	return nil
 }
 
-func (s *sieve) Admit(ctx context.Context, keys []string) (func(context.Context) error, error) {
+func (s *sieve) Inserting(ctx context.Context, keys []string) (func(context.Context) error, error) {
 	if s.admitErr != nil {
 		return nil, s.admitErr
 	}
@@ -384,7 +384,7 @@ type panics struct{ *sieve }
 
 func (panics) MightContainNow(string) (may, known bool) { panic("broken") }
 func (panics) NotFound(int)                             { panic("broken") }
-func (panics) Admit(context.Context, []string) (func(context.Context) error, error) {
+func (panics) Inserting(context.Context, []string) (func(context.Context) error, error) {
 	panic("broken")
 }
 

@@ -345,7 +345,7 @@ func (s *sieve) AddMany(_ context.Context, keys []string) error {
 	return nil
 }
 
-func (s *sieve) Admit(ctx context.Context, keys []string) (func(context.Context) error, error) {
+func (s *sieve) Inserting(ctx context.Context, keys []string) (func(context.Context) error, error) {
 	return nil, s.AddMany(ctx, keys)
 }
 

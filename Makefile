@@ -25,21 +25,20 @@ quick: ## format, lengths, guards; vet and the tests of the packages that differ
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: format vet ## formatting, vet, the list of guards, the lengths of functions, the size of the library, the documentation, golangci-lint
+lint: format bin/golangci-lint ## formatting, the list of guards, lengths, the order of the root's files, golangci-lint with go vet
 	go run ./tools/mutant -check
 	scripts/house.sh
 	go run ./tools/layers
-	go run ./tools/size
-	go test -trimpath -count=1 -run TestLinks ./internal/test/docs
-	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
+	@set -e; for m in $(MODULES); do \
+		race=-race; case $$m in bench | examples/lab/browser) race=; ;; esac; \
+		(cd $$m && GOFLAGS="$$GOFLAGS -trimpath $$race" $(CURDIR)/bin/golangci-lint run --build-tags accept ./...); done
+
+bin/golangci-lint: Makefile
+	GOFLAGS= GOBIN=$(CURDIR)/bin go install -ldflags=-w $(GOLANGCI)
+	@touch $@
 
 format: ## whether gofmt would change a file
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
-
-vet: ## go vet in all modules, with the tests of make accept
-	@set -e; for m in $(MODULES); do \
-		race=-race; case $$m in bench | examples/lab/browser) race= ;; esac; \
-		(cd $$m && go vet -trimpath $$race -tags accept ./...); done
 
 race: ## the tests that look for races, ten times over
 	go test -race -count=10 ./internal/flight ./internal/memory ./internal/lease
@@ -72,4 +71,4 @@ accept: servers ## the long runs whose figures are reported; the log is kept in 
 compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/accept/benchmarks.md
 	@scripts/compare.sh
 
-.PHONY: help servers mysql test quick check lint format vet race bench compare fuzz torture mutants mutate accept
+.PHONY: help servers mysql test quick check lint format race bench compare fuzz torture mutants mutate accept

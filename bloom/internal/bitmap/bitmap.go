@@ -25,6 +25,7 @@ type Shape struct {
 	K        uint64
 }
 
+// The limits of a Shape.
 const (
 	// typicalBits is the size of the segments of all but the largest filters, 32 KiB each. With
 	// smaller segments, the number of keys in each would vary more, which increases the rate of
@@ -77,6 +78,8 @@ func bitsFor(capacity uint64, rate float64, k uint) uint64 {
 	return uint64(math.Ceil(-float64(k) * float64(capacity) / math.Log1p(-set)))
 }
 
+// Check returns an error if the Shape is not one that this package makes. It may have been read
+// from Redis.
 func (s Shape) Check() error {
 	if s.Segments == 0 || s.Segments > MaxSegments || s.Bits == 0 || s.Bits > MaxBits || s.Bits%64 != 0 || s.K == 0 ||
 		s.K > MaxK {
@@ -106,6 +109,7 @@ type Bitmap struct {
 	inverse uint64   // 2^64 divided by Shape.Bits, for reduce
 }
 
+// New returns an empty Bitmap.
 func New(s Shape) *Bitmap {
 	return bitmapOf(s, make([]uint64, s.Total()/64))
 }
@@ -239,6 +243,7 @@ func HashesOf(keys []string) []Hash {
 	return hashes
 }
 
+// Word returns the first eight bytes of s as a number.
 func Word(s string) uint64 {
 	_ = s[7]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 |

@@ -62,13 +62,17 @@ type Generation interface {
 	Finish(ctx context.Context) error
 }
 
+// MaxBatch is the maximum number of keys of a batch. If a batch has many keys per segment, one
+// command merges all bits of the segment.
+const MaxBatch = 1 << 18
+
 const (
-	MaxBatch      = 1 << 18 // keys; if a batch has many keys per segment, one command merges all bits of the segment
 	maxBatchBytes = 8 << 20
 	maxBatchAge   = time.Second           // limits what is read again from a slow source
 	rateBurst     = 10 * time.Millisecond // size of the bursts that RebuildOptions.Rate allows
 
-	MaxFailures  = 5 // maximum number of consecutive failures without progress
+	// MaxFailures is the maximum number of consecutive failures without progress.
+	MaxFailures  = 5
 	firstBackoff = 200 * time.Millisecond
 )
 

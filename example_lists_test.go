@@ -57,8 +57,7 @@ func newCatalogue(cache *cacheaside.Cache, db *sqlx.DB, w *consistency.Writer) (
 	c.lists, errs[1] = cacheaside.NewLoader(cache, "products-by-category", c.loadList, &cacheaside.LoaderOptions{
 		Key:        cacheaside.KeyOf(listPage.text),
 		GroupKinds: []cacheaside.GroupKind{byCategory},
-		Groups: cacheaside.GroupsOf(func(p listPage,
-			_ []int64) []string {
+		Groups: cacheaside.GroupsOf(func(p listPage, _ []int64) []string {
 			return []string{byCategory.Of(p.Category)}
 		}),
 	})
@@ -452,8 +451,7 @@ func ExampleLoader_GroupKey() {
 	defer cache.Close()
 	counts, err := cacheaside.NewLoader(cache, "count", func(context.Context, string) (int, error) { return 7, nil },
 		&cacheaside.LoaderOptions{
-			Groups: cacheaside.GroupsOf(func(category string,
-				_ int) []string {
+			Groups: cacheaside.GroupsOf(func(category string, _ int) []string {
 				return []string{"category:" + category}
 			}),
 		})

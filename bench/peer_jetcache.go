@@ -72,12 +72,12 @@ func openJetcache(c Config) (Cache, error) {
 	if !c.NoMemory {
 		size := local.Size(cmp.Or(c.MemoryBytes, 64<<20))
 		options = append(options, cache.WithLocal(local.NewFreeCache(size, cmp.Or(c.MemoryTTL, time.Minute), id)),
-			cache.WithSourceId(id), cache.WithSyncLocal(true), cache.WithEventChBufSize(10_000), cache.WithEventHandler(
-				func(e *cache.Event) {
-					if b, err := json.Marshal(e); err == nil {
-						rdb.Publish(context.Background(), jetcacheChannel, b)
-					}
-				}))
+			cache.WithSourceId(id), cache.WithSyncLocal(true), cache.WithEventChBufSize(10_000),
+			cache.WithEventHandler(func(e *cache.Event) {
+				if b, err := json.Marshal(e); err == nil {
+					rdb.Publish(context.Background(), jetcacheChannel, b)
+				}
+			}))
 	}
 	j.cache = cache.NewT[string, *Row](cache.New(options...))
 	if c.NoMemory {

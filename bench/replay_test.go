@@ -80,10 +80,10 @@ func muffle() (out *os.File, err error) {
 		return nil, err
 	}
 	defer null.Close()
-	return os.NewFile(uintptr(fd), "out"), errors.Join(
-		debug.SetCrashOutput(os.Stderr, debug.CrashOptions{}), // a copy of standard error
-		syscall.Dup3(int(null.Fd()), 1, 0),
-		syscall.Dup3(int(null.Fd()), 2, 0))
+	return os.NewFile(uintptr(fd), "out"),
+		errors.Join(debug.SetCrashOutput(os.Stderr, debug.CrashOptions{}), // a copy of standard error
+			syscall.Dup3(int(null.Fd()), 1, 0),
+			syscall.Dup3(int(null.Fd()), 2, 0))
 }
 
 // start lets a child replay the trace.

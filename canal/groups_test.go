@@ -78,8 +78,7 @@ func TestGroupsOfKinds(t *testing.T) {
 		users, err := cacheaside.NewLoader(x.cache, "kinds",
 			func(context.Context, int64) (string, error) { return "", nil }, &cacheaside.LoaderOptions{
 				GroupKinds: []cacheaside.GroupKind{byEmail},
-				Groups: cacheaside.GroupsOf(func(_ int64,
-					email string) []string {
+				Groups: cacheaside.GroupsOf(func(_ int64, email string) []string {
 					return []string{byEmail.Of(email)}
 				}),
 			})

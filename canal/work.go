@@ -158,10 +158,8 @@ func (w *work) removeDone(err error) error {
 	case err == nil:
 		clear(w.keys)
 	case some:
-		maps.DeleteFunc(w.keys, func(k cacheaside.Key,
-			admit bool) bool {
-			return batch.Errs[cacheKey(k, admit)] == nil
-		})
+		succeeded := func(k cacheaside.Key, admit bool) bool { return batch.Errs[cacheKey(k, admit)] == nil }
+		maps.DeleteFunc(w.keys, succeeded)
 	}
 	return err
 }

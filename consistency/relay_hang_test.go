@@ -304,8 +304,7 @@ func TestRelayRetriesTogether(t *testing.T) {
 func TestRelayLateAdmit(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.late = true
-		h := newTrap(s, true, func(op string,
-			keys []cacheaside.Key) bool {
+		h := newTrap(s, true, func(op string, keys []cacheaside.Key) bool {
 			return op == "admit" && time.Since(s.began) < time.Minute
 		})
 		r, _ := s.start(RelayOptions{})
@@ -329,8 +328,7 @@ func TestRelayLateAdmit(t *testing.T) {
 func TestRelayManyHang(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		const n = 2000
-		h := newTrap(s, true, func(op string,
-			keys []cacheaside.Key) bool {
+		h := newTrap(s, true, func(op string, keys []cacheaside.Key) bool {
 			return op == "admit" && keys[0].Loader == "bad"
 		})
 		r, _ := s.start(RelayOptions{})

@@ -123,8 +123,8 @@ func consumerIsKilled(t *testing.T, e testenv.Engine) {
 	}
 	t.Logf("seed %d: the consumer was killed %d times; %v; %d transactions written, %d changes consumed, %d of them "+
 		"not understood, %d positions lost; %d keys compared after each act, of three processes, 0 stale; %v",
-		*killSeed, kills*len(all), faults, p.writes.Load(), p.consumed, p.misread, p.lost, p.own.Keys(
-			int(p.block.Load())), time.Since(began).Round(time.Millisecond))
+		*killSeed, kills*len(all), faults, p.writes.Load(), p.consumed, p.misread, p.lost,
+		p.own.Keys(int(p.block.Load())), time.Since(began).Round(time.Millisecond))
 	if p.lost == 0 {
 		t.Error("no position was lost: the purging has shown nothing")
 	}

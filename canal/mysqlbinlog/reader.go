@@ -78,8 +78,8 @@ func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, needed := r.tables.need.Tables[event.Table{Schema: string(e.Table.Schema),
-		Name: string(e.Table.Table)}]; !needed {
+	table := event.Table{Schema: string(e.Table.Schema), Name: string(e.Table.Table)}
+	if _, needed := r.tables.need.Tables[table]; !needed {
 		return nil
 	}
 	if k, ok := r.tables.known[e.TableID]; ok && k.err != nil {

@@ -292,8 +292,8 @@ func (m member) checkWrites(name string, stored bool) error {
 	case m.keyRefused(stored):
 		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse "+
 			"UPDATE and DELETE, because its REPLICA IDENTITY has the columns (%s), and a generated one among them is "+
-			"not published: ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, strings.Join(
-			m.Key, ", "), quoted)
+			"not published: ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name,
+			m.Name, strings.Join(m.Key, ", "), quoted)
 	case m.full() && m.refused(stored):
 		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse "+
 			"UPDATE and DELETE, because its REPLICA IDENTITY is FULL and it has generated columns that are not "+

@@ -77,8 +77,8 @@ func TestOutboxCost(t *testing.T) {
 		}
 	}
 	t.Logf("the table and its indexes: %s bytes, %s dead rows",
-		o.Ask("SELECT pg_total_relation_size('cacheaside_outbox')"), o.Ask(
-			"SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'cacheaside_outbox'"))
+		o.Ask("SELECT pg_total_relation_size('cacheaside_outbox')"),
+		o.Ask("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'cacheaside_outbox'"))
 }
 
 // way is one way to write.

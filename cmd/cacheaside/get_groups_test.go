@@ -47,8 +47,8 @@ func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 	w.Helper()
 	ctx := w.Context()
 	c, users := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1},
-		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupsOfKey)}, func(_ context.Context,
-			key string) (string, error) {
+		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupsOfKey)},
+		func(_ context.Context, key string) (string, error) {
 			if key == "none" {
 				return "", cacheaside.ErrNotFound
 			}

@@ -51,8 +51,8 @@ func (s *slotted) ask(query string) (text string) {
 func (s *slotted) save(edit func(string) string) {
 	s.Helper()
 	position := fmt.Sprintf("postgresql:%s:1:%s:0123456789abcdef:%s",
-		s.ask("SELECT system_identifier::text FROM pg_control_system()"), s.ask(
-			"SELECT pg_current_wal_flush_lsn()::text"), s.slot)
+		s.ask("SELECT system_identifier::text FROM pg_control_system()"),
+		s.ask("SELECT pg_current_wal_flush_lsn()::text"), s.slot)
 	if edit != nil {
 		position = edit(position)
 	}

@@ -618,8 +618,8 @@ func TestForeignRows(t *testing.T) {
 			t.check(err)
 			t.exec(t.db, fmt.Sprintf(
 				"INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts, admit) VALUES (%s, %s, %d, %d, %d, %s, %s, %s, %d, %d, %d, %d, 0)",
-				t.mine().namespace, t.hex(string(id[:])), numbers[0], numbers[1], numbers[2], t.hex(loader), t.hex(
-					version), t.hex("ab"), numbers[3], numbers[4], numbers[5], numbers[6]))
+				t.mine().namespace, t.hex(string(id[:])), numbers[0], numbers[1], numbers[2], t.hex(loader),
+				t.hex(version), t.hex("ab"), numbers[3], numbers[4], numbers[5], numbers[6]))
 		}
 		const most, least = 1<<63 - 1, -1 << 63
 		insert("user'", "1", 0, 0, 0, 0, 0, 0, 0)

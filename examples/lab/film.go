@@ -132,8 +132,8 @@ func (w *world) scene(recent []*tally, rows []int64) scene {
 	rate := func(n int) float64 { return math.Round(float64(n)/seconds*10) / 10 }
 	s.Now = point{Hits: math.Round(now.hits()*1000) / 1000, Loads: rate(now.Loads),
 		AtOnce: recent[len(recent)-1].AtOnce,
-		P99:    inMilliseconds(now.Took.quantile(0.99)), Errors: rate(now.Errors), Stale: rate(now.Stale), Reads: rate(
-			now.Reads)}
+		P99:    inMilliseconds(now.Took.quantile(0.99)), Errors: rate(now.Errors), Stale: rate(now.Stale),
+		Reads: rate(now.Reads)}
 	for _, id := range rows {
 		s.Watched = append(s.Watched, w.look(id))
 	}

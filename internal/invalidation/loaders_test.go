@@ -18,8 +18,7 @@ import (
 func TestGenerationsInOneInstant(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var now [conn.Ranges]uint64
-		l := &loaders{known: map[string]*known{"a": {onChange: func(rng int,
-			generation uint64) {
+		l := &loaders{known: map[string]*known{"a": {onChange: func(rng int, generation uint64) {
 			now[rng] = generation
 		}}}}
 		sent := time.Now()

@@ -55,8 +55,7 @@ func TestRedlockHistory(t *testing.T) {
 				case 1:
 					what, on, off = "reset", func(i int) { own[i].Cut() }, func(i int) { own[i].Restore() }
 				case 2:
-					what, on, off = "replies lost, requests delayed", func(
-						i int) {
+					what, on, off = "replies lost, requests delayed", func(i int) {
 						own[i].OnRequest(locktest.BadLine(r.Uint64(), 6))
 					}, func(i int) { own[i].OnRequest(nil) }
 				case 3:

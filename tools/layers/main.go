@@ -1,16 +1,14 @@
-// Layers checks that the files of a package refer to each other in one direction: down a list of
-// them. tools/layers has such a list for each package that it checks. In the root package no file
-// may refer to one above it. The types Cache and Loader and their fields are an exception, because
-// many files contain methods of these types. In another package, at most one in ten references
-// between two files may be upwards.
+// Layers checks that the files of the root package refer to each other in one direction: down the
+// list root.txt. The types Cache and Loader and their fields are an exception, because many files
+// contain methods of these types.
 //
-// With -list DIR it prints the references between the files of a package. With -up it prints those
-// that are upwards in any package, and how many pairs of files there are.
+// With -list DIR it prints the references between the files of a package.
 package main
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -28,23 +26,21 @@ import (
 	"strings"
 )
 
-// lists is the folder of the lists. internal-fetch.txt is the one of internal/fetch; root.txt is
-// that of the root. Files that stand on one line are one layer.
-const lists = "tools/layers"
+// list has the files of the root from the top down. Files that stand on one line are one layer.
+const list = "tools/layers/root.txt"
 
 func main() {
-	list := flag.String("list", "", "print the references between the files of the package in this folder")
-	up := flag.Bool("up", false, "print each reference upwards")
+	dir := flag.String("list", "", "print the references between the files of the package in this folder")
 	flag.Parse()
-	if err := run(*list, *up); err != nil {
+	if err := run(*dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(list string, up bool) error {
-	if list != "" {
-		s, err := load(list)
+func run(dir string) error {
+	if dir != "" {
+		s, err := load(dir)
 		if err != nil {
 			return err
 		}
@@ -53,36 +49,20 @@ func run(list string, up bool) error {
 		}
 		return nil
 	}
-	names, err := filepath.Glob(filepath.Join(lists, "*.txt"))
-	if err != nil {
-		return err
+	wrong, err := check()
+	if err == nil && len(wrong) > 0 {
+		err = errors.New(strings.Join(wrong, "\n"))
 	}
-	var wrong []string
-	for _, name := range names {
-		w, err := check(name, up)
-		if err != nil {
-			return err
-		}
-		wrong = append(wrong, w...)
-	}
-	if len(wrong) > 0 {
-		return fmt.Errorf("%s", strings.Join(wrong, "\n"))
-	}
-	return nil
+	return err
 }
 
-// check returns what is wrong with the package of a list.
-func check(list string, up bool) (wrong []string, err error) {
-	dir := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(list), ".txt"), "-", "/")
-	root := dir == "root"
-	if root {
-		dir = "."
-	}
+// check returns what is wrong with the root package.
+func check() (wrong []string, err error) {
 	layers, err := readLayers(list)
 	if err != nil {
 		return nil, err
 	}
-	s, err := load(dir)
+	s, err := load(".")
 	if err != nil {
 		return nil, err
 	}
@@ -96,28 +76,10 @@ func check(list string, up bool) (wrong []string, err error) {
 			wrong = append(wrong, fmt.Sprintf("%s: there is no %s", list, f))
 		}
 	}
-	pairs, upward := make(map[[2]string]bool), make(map[[2]string]bool) // from, to
-	var names []string
 	for _, r := range sorted(s.references()) {
-		pairs[[2]string{r.from, r.to}] = true
 		if layers[r.from] > layers[r.to] {
-			upward[[2]string{r.from, r.to}] = true
-			names = append(names, fmt.Sprintf("%s: %s refers up to %s: %s", dir, r.from, r.to, r.name))
+			wrong = append(wrong, fmt.Sprintf("%s refers up to %s: %s", r.from, r.to, r.name))
 		}
-	}
-	if up {
-		fmt.Printf("%s: %d of %d pairs of files are upwards\n", dir, len(upward), len(pairs))
-		for _, name := range names {
-			fmt.Println("  " + name)
-		}
-	}
-	if root {
-		return append(wrong, names...), nil
-	}
-	if 10*len(upward) > len(pairs) {
-		wrong = append(wrong, fmt.Sprintf(
-			"%s: %d of %d pairs of files are upwards: at most one in ten (-up prints them)", dir, len(upward), len(
-				pairs)))
 	}
 	return wrong, nil
 }

@@ -2,6 +2,7 @@
 // named for a guard fail without it.
 //
 //	go run ./tools/mutant [-check] [-share N] [-build] [NAME...]
+//	go run ./tools/mutant -rename OLD=NEW
 //
 // The files in the folder guards list the guards. Each entry names the promise, its tests, and the
 // edits that remove the guard. The tool changes no file of the repository: it writes patched copies
@@ -15,6 +16,9 @@
 // With -build it prints the overlay's path and keeps the files, to be used by hand:
 //
 //	CACHEASIDE_MUTANT=NAME go test -vet=off -overlay=PATH -run TEST ./PACKAGE
+//
+// With -rename it replaces a name in all entries: after a rename of a function, a type, a variable or
+// a test in the code.
 package main
 
 import (
@@ -26,6 +30,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,8 +40,15 @@ func main() {
 	check := flag.Bool("check", false, "only check that each edit applies and each test exists")
 	share := flag.Int("share", 1, "run one Nth of the rows, a different part for each commit")
 	build := flag.Bool("build", false, "only build the overlay, and print its path")
+	rename := flag.String("rename", "", "only replace the name OLD by NEW in the guards: `OLD=NEW`")
 	flag.Parse()
-	if err := run(*check, *build, *share, flag.Args()); err != nil {
+	var err error
+	if *rename != "" {
+		err = renameAll(*rename)
+	} else {
+		err = run(*check, *build, *share, flag.Args())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -79,6 +91,34 @@ func run(check, build bool, share int, names []string) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	rows := choose(guards, names, share, commit(ctx, root))
 	return (&runner{root: root, work: work, overlay: overlay}).runAll(rows, len(choose(guards, nil, 1, 0)))
+}
+
+// renameAll replaces a name in the files of guards. change is OLD=NEW.
+func renameAll(change string) error {
+	from, to, ok := strings.Cut(change, "=")
+	if !ok || from == "" || to == "" {
+		return fmt.Errorf("-rename %s: must be OLD=NEW", change)
+	}
+	root, err := topFolder(context.Background())
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(root, "tools/mutant/guards", "*.txt"))
+	if err != nil {
+		return err
+	}
+	name := regexp.MustCompile(`\b` + regexp.QuoteMeta(from) + `\b`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s: %d\n", filepath.Base(file), len(name.FindAllIndex(text, -1)))
+		if err := os.WriteFile(file, name.ReplaceAllLiteral(text, []byte(to)), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // topFolder returns the root folder of the checkout.

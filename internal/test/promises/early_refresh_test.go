@@ -48,8 +48,8 @@ func TestEarlyRefreshProbability(t *testing.T) {
 							time.Sleep(cost + 10*time.Millisecond)
 						}
 						s := c.Stats()
-						got, sigma := float64(s.EarlyRefreshes)/float64(trials), math.Sqrt(
-							want*(1-want)/float64(trials))
+						got, sigma := float64(s.EarlyRefreshes)/float64(trials),
+							math.Sqrt(want*(1-want)/float64(trials))
 						t.Logf("%v left of a load of %v: %.4f of %d reads, the formula says %.4f (%.1f standard "+
 							"errors)", left, cost, got, trials, want, (got-want)/sigma)
 						if math.Abs(got-want) > 4*sigma || s.BackgroundRefreshes != s.EarlyRefreshes || s.Stale != 0 {
@@ -126,8 +126,8 @@ func TestUnreadKeysAreNotReloaded(t *testing.T) {
 // A hot key in the memory of two processes: one reloads it, and the other takes the stored result.
 func TestEarlyRefreshOfAFleet(t *testing.T) {
 	bubble(t, cacheaside.Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute},
-		livesWith(func(o *cacheaside.LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }), func(t *testing.T,
-			_ backend, d *table, p, q process) {
+		livesWith(func(o *cacheaside.LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }),
+		func(t *testing.T, _ backend, d *table, p, q process) {
 			d.read = sleeps(20 * time.Millisecond)
 			p.want(t, 1, "a", nil)
 			q.want(t, 1, "a", nil)

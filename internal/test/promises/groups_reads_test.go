@@ -74,13 +74,13 @@ func TestManyGroups(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			d := newTable(map[int]string{64: "old", 65: "old"})
-			p := start(t, b, d, o, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(n int,
-				_ string) (names []string) {
-				for i := range n {
-					names = append(names, fmt.Sprint(i), "", fmt.Sprint(i)) // twice
-				}
-				return names
-			})})
+			p := start(t, b, d, o, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(
+				func(n int, _ string) (names []string) {
+					for i := range n {
+						names = append(names, fmt.Sprint(i), "", fmt.Sprint(i)) // twice
+					}
+					return names
+				})})
 			defer p.cache.Close()
 			for range 2 {
 				p.want(t, 64, "old", nil)
@@ -723,10 +723,10 @@ func TestGetManyOfGroups(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newShelf(100)
-		groups := &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(key int,
-			_ string) []string {
-			return []string{fmt.Sprint("tens ", key/10)}
-		})}
+		groups := &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(
+			func(key int, _ string) []string {
+				return []string{fmt.Sprint("tens ", key/10)}
+			})}
 		p, q := startMany(t, b.client(t), d, noMemory, groups), startMany(t, b.client(t), d, noMemory, groups)
 		p.wantMany(t, upTo(100), rowsOf(d, 100))
 		for i := 30; i < 40; i++ {

@@ -49,8 +49,7 @@ func (s starter) start(t *testing.T, mayLoad bool) (first time.Duration) {
 				}
 				return row(id), nil
 			}, &cacheaside.LoaderOptions{TTL: time.Hour,
-				Groups: cacheaside.GroupsOf(func(id int64,
-					_ benchRow) []string {
+				Groups: cacheaside.GroupsOf(func(id int64, _ benchRow) []string {
 					return []string{strconv.Itoa(int(id))}
 				})}); err != nil {
 			t.Fatal(err)

@@ -233,10 +233,10 @@ func TestInvalidateGroupErrors(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := cacheaside.NewLoader(plain.cache, "other", d.load,
-		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(func(string,
-			string) []string {
-			return nil
-		})}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Groups") {
+		&cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(
+			func(string, string) []string {
+				return nil
+			})}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Groups") {
 		t.Error(err)
 	}
 }

@@ -295,8 +295,8 @@ func testHistory(t *testing.T, batches string) {
 		result := porcupine.CheckOperationsTimeout(register, history, 5*testenv.Hang)
 		t.Logf("seed %d: %d operations, %d loads, %d refused, %d hits, %d waits, %d unvalidated reads left out; "+
 			"checked in %v: %s",
-			seed, len(history), stats.Loads, stats.Refused, stats.RedisHits, stats.Waits, sum.Unvalidated, time.Since(
-				began).Round(time.Millisecond), result)
+			seed, len(history), stats.Loads, stats.Refused, stats.RedisHits, stats.Waits, sum.Unvalidated,
+			time.Since(began).Round(time.Millisecond), result)
 		if result != porcupine.Ok {
 			t.Errorf("seed %d: %s", seed, result)
 		}

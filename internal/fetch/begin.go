@@ -22,7 +22,7 @@ func (f *Fetcher) begin(r *Round) {
 	}
 	if f.cache.Store == nil || r.bypass {
 		f.takeSnapshot(r)
-		r.onHold = f.onHold(r)
+		r.notCached = f.onHold(r)
 		f.preferPrimary(r)
 		r.withoutLease, r.step = true, toLoad
 		return

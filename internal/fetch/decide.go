@@ -213,9 +213,9 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 			f.countRefresh(r)
 		}
 	case doLoadOnHold:
-		r.onHold, r.withoutLease, r.step = true, true, toLoad
+		r.notCached, r.withoutLease, r.step = true, true, toLoad
 	case doLoadUnstorable:
-		r.unstorable, r.onHold, r.withoutLease, r.step = state.Reason, true, true, toLoad
+		r.unstorable, r.notCached, r.withoutLease, r.step = state.Reason, true, true, toLoad
 	case doLoadWithoutLease: // the keyed mutex allows one such load of the key at a time
 		r.withoutLease, r.step = true, toLoad
 	case doWaitForLoad:

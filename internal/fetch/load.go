@@ -213,7 +213,7 @@ func (b *batch) loadAll(rounds []*Round, onWait func()) []source.Row {
 			return
 		}
 		for _, r := range rounds {
-			if r.withoutLease && !r.onHold && !r.bypass {
+			if r.withoutLease && !r.notCached && !r.bypass {
 				b.flight.TakeIn(r)
 			}
 		}
@@ -257,7 +257,7 @@ func WithPrimary(ctx context.Context, primary bool) context.Context {
 // granted only if nothing was invalidated within ReplicaLag.
 func (f *Fetcher) primary(r *Round) bool {
 	switch {
-	case r.onHold:
+	case r.notCached:
 		return true
 	case !f.cache.MayHold:
 		return false

@@ -80,7 +80,7 @@ func (f *Fetcher) fillFromMemory(r *Round) (ok bool) {
 // fillFromKept fills a round that would load while Redis is down. It uses a value that another
 // round has loaded since, and that keepWhileDown has put in memory.
 func (f *Fetcher) fillFromKept(r *Round) bool {
-	if f.Memory == nil || f.cache.Store == nil || r.bypass || r.onHold || r.mode == Fresh {
+	if f.Memory == nil || f.cache.Store == nil || r.bypass || r.notCached || r.mode == Fresh {
 		return false
 	}
 	ok := f.fillFromTrusted(r)

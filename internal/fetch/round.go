@@ -91,7 +91,7 @@ type terms struct {
 	groupsHeld bool
 	// because the key must not be cached: a writer holds it, a replica may lag, or the value is
 	// unstorable
-	onHold bool
+	notCached bool
 	// why the value cannot be stored: found in a marker, or by this load; 0 if it can be, or if it
 	// is not known
 	unstorable lease.Reason

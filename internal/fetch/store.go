@@ -242,7 +242,7 @@ func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	case r.unstorable != 0:
 		b.fetcher.countUnstorable(r.unstorable)
 		b.endUnvalidated(r)
-	case r.onHold || r.groupsHeld:
+	case r.notCached || r.groupsHeld:
 		b.fetcher.Counters.Held.Add(1)
 		b.endUnvalidated(r)
 	case b.fetcher.cache.Store != nil:

@@ -71,8 +71,8 @@ type round = flight.Round[string, fetch.Round]
 // A Group runs the rounds of one way to read.
 type Group = flight.Group[string, fetch.Round]
 
-// Groups are the groups of a loader.
-type Groups struct {
+// Flights are the rounds of a loader that its reads share.
+type Flights struct {
 	Plain     *Group
 	Fresh     *Group // skips memory; the same as Plain if that makes no difference
 	Warming   *Group
@@ -83,14 +83,14 @@ type Groups struct {
 	Separate *Group
 }
 
-func (g *Groups) forMode(mode fetch.Mode) *Group {
+func (g *Flights) forMode(mode fetch.Mode) *Group {
 	if mode == fetch.Fresh {
 		return g.Fresh
 	}
 	return g.Plain
 }
 
-func (g *Groups) all() []*Group {
+func (g *Flights) all() []*Group {
 	all := []*Group{g.Plain, g.Fresh, g.Warming, g.Refreshes, g.Direct, g.Separate}
 	return slices.DeleteFunc(all, func(g *Group) bool { return g == nil })
 }
@@ -101,7 +101,7 @@ type Core struct {
 	Source   *source.Source // calls the load function
 	Shadow   *audit.Shadow  // nil if there is no shadow
 	Fetch    *fetch.Fetcher // reads the keys that memory does not serve
-	Groups   Groups         // of rounds
+	Flights  Flights        // of rounds
 	GroupLog *groups.Loader // what this process knows of the loader's invalidated groups
 
 	cache   *Shared
@@ -173,7 +173,7 @@ func (c *Core) Counts() Counts {
 }
 
 // Closed reports whether the cache is closed.
-func (c *Core) Closed() bool { return c.Groups.Plain.Closed() }
+func (c *Core) Closed() bool { return c.Flights.Plain.Closed() }
 
 // Close ends all reads with fault.Closed, and waits until they have ended.
 func (c *Core) Close() {
@@ -181,7 +181,7 @@ func (c *Core) Close() {
 	c.Shadow.Close()
 	c.stop(fault.Closed)
 	var wg sync.WaitGroup
-	for _, g := range c.Groups.all() {
+	for _, g := range c.Flights.all() {
 		wg.Go(func() { g.Close(fault.Closed) })
 	}
 	wg.Wait()

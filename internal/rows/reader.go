@@ -111,7 +111,7 @@ func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error)
 	if err != nil {
 		return nil, err
 	}
-	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(keyedRound[K]).set(&r.Keys, key, text) })
+	return r.Flights.Refreshes.Do(ctx, text, func() *round { return new(keyedRound[K]).set(&r.Keys, key, text) })
 }
 
 // newRequest returns a request for keys. It calls failed for keys that have no text.
@@ -177,7 +177,7 @@ func (r *Reader[K, V]) GetMany(
 func (r *Reader[K, V]) RefreshMany(
 	ctx context.Context, keys []K, got func(int, *fetch.Round), failed func(int, error),
 ) {
-	r.newRequest(keys, failed).read(ctx, r.Groups.Refreshes, got, failed)
+	r.newRequest(keys, failed).read(ctx, r.Flights.Refreshes, got, failed)
 }
 
 // Warm loads the rows of keys that have no entry in Redis, or whose entry has less than half of

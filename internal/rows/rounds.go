@@ -67,10 +67,10 @@ func (r request) read(ctx context.Context, g *Group, got func(int, *fetch.Round)
 func (c *Core) groupFor(mode fetch.Mode, reads int) *Group {
 	if c.Shadow != nil {
 		c.Shadow.Reads.Add(int64(reads))
-		return c.Groups.Direct
+		return c.Flights.Direct
 	}
 	c.Counters.Misses.Add(int64(reads))
-	return c.Groups.forMode(mode)
+	return c.Flights.forMode(mode)
 }
 
 // get is Reader.Get for the key of a text.
@@ -136,13 +136,13 @@ func (c *Core) breakCycles(
 	for i, err := range cycles {
 		if row := c.copyFor(ctx, mode, a.create(i)); row != nil {
 			got(a.place(i), row)
-		} else if err == fault.LoadCycle && c.Groups.Separate != nil && c.Source.MayLoadSeparately(ctx, a.texts[i]) { //nolint:errorlint // see above
+		} else if err == fault.LoadCycle && c.Flights.Separate != nil && c.Source.MayLoadSeparately(ctx, a.texts[i]) { //nolint:errorlint // see above
 			separate = append(separate, i)
 		} else {
 			failed(a.place(i), err)
 		}
 	}
-	a.subset(separate).read(ctx, c.Groups.Separate, func(i int, row *fetch.Round) {
+	a.subset(separate).read(ctx, c.Flights.Separate, func(i int, row *fetch.Round) {
 		c.Counters.Unvalidated.Add(1)
 		got(i, row)
 	}, failed)
@@ -180,19 +180,19 @@ func (c *Core) warm(ctx context.Context, a request, failed func(int, error)) (lo
 		}
 	}
 	if c.cache.Store == nil || c.Bypassed() {
-		return a.read(ctx, c.Groups.Refreshes, stored, failed)
+		return a.read(ctx, c.Flights.Refreshes, stored, failed)
 	}
 	var old []int
 	all := a
 	all.places = nil
-	loads = all.read(ctx, c.Groups.Warming, func(i int, got *fetch.Round) {
+	loads = all.read(ctx, c.Flights.Warming, func(i int, got *fetch.Round) {
 		if got.EndsSoon {
 			old = append(old, i)
 			return
 		}
 		stored(a.place(i), got)
 	}, func(i int, err error) { failed(a.place(i), err) })
-	return loads + a.subset(old).read(ctx, c.Groups.Refreshes, stored, failed)
+	return loads + a.subset(old).read(ctx, c.Flights.Refreshes, stored, failed)
 }
 
 // RefreshKeys refreshes keys that KeyOf has returned. If a value could not be stored, its error
@@ -204,7 +204,7 @@ func (c *Core) RefreshKeys(ctx context.Context, keys []any) []error {
 		a.texts[i], _ = c.typed.Text(key) // no error, because the key was parsed from a text
 	}
 	a.create = func(i int) *round { return c.roundOf(keys[i], a.texts[i]) }
-	a.read(ctx, c.Groups.Refreshes, func(i int, got *fetch.Round) {
+	a.read(ctx, c.Flights.Refreshes, func(i int, got *fetch.Round) {
 		if got.Unvalidated {
 			errs[i] = ErrNotStored
 		}

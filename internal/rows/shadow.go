@@ -92,7 +92,7 @@ func (c *Core) shadowRead(ctx context.Context, key any, text string, mode fetch.
 		return found, false
 	}
 	c.Counters.Misses.Add(1)
-	got, err := c.Groups.forMode(mode).Do(ctx, text, func() *round { return c.roundOf(key, text) })
+	got, err := c.Flights.forMode(mode).Do(ctx, text, func() *round { return c.roundOf(key, text) })
 	if err != nil {
 		return found, false
 	}

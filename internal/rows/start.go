@@ -23,7 +23,7 @@ func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed t
 		c.memory.bypass.Or(shadowing)
 	}
 	c.Fetch = c.newFetcher()
-	c.Groups = c.newGroups()
+	c.Flights = c.newFlights()
 }
 
 // newLog returns the log of the loader's groups.
@@ -89,8 +89,8 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 	return fetch.New(c.cache.Shared, o)
 }
 
-func (c *Core) newGroups() Groups {
-	g := Groups{Plain: c.group(fetch.Plain), Warming: c.group(fetch.Warming)}
+func (c *Core) newFlights() Flights {
+	g := Flights{Plain: c.group(fetch.Plain), Warming: c.group(fetch.Warming)}
 	g.Fresh = g.Plain
 	if c.cache.Store != nil || c.memory.tier != nil || c.Fetch.HasFreshFilter() {
 		// with Redis, another process may use groups

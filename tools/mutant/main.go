@@ -17,8 +17,8 @@
 //
 //	CACHEASIDE_MUTANT=NAME go test -vet=off -overlay=PATH -run TEST ./PACKAGE
 //
-// With -rename it replaces a name in all entries: after a rename of a function, a type, a variable or
-// a test in the code.
+// With -rename it replaces a name in all entries: after a rename of a function, a type, a variable
+// or a test in the code.
 package main
 
 import (

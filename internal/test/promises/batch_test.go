@@ -549,7 +549,7 @@ func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 		batch := later(func() (map[int]string, error) { return one.GetMany(t.Context(), []int{1, 5, 6}) })
 		reach(t, reachedOwn, "its own load")
 		joined := later(func() (string, error) { return one.Get(t.Context(), 5) })
-		waitFor(t, func() bool { return readerOf(one.Loader).Groups.Plain.Waiting("5") == 1 })
+		waitFor(t, func() bool { return readerOf(one.Loader).Flights.Plain.Waiting("5") == 1 })
 		resume()
 		// During the batch's own load.
 		for _, get := range []func(testing.TB) (string, error){theirs, joined} {
@@ -629,7 +629,7 @@ func TestBatchCallerLeaves(t *testing.T) {
 	left = later(func() (map[int]string, error) { return p.GetMany(ctx, []int{4, 5}) })
 	reach(t, reached, "the fourth load")
 	stays := later(func() (string, error) { return p.Get(t.Context(), 5) })
-	waitFor(t, func() bool { return readerOf(p.Loader).Groups.Plain.Waiting("5") == 1 })
+	waitFor(t, func() bool { return readerOf(p.Loader).Flights.Plain.Waiting("5") == 1 })
 	cancel()
 	if m, err := left(t); len(m) != 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v", m, err)
@@ -658,8 +658,8 @@ func TestBatchWithoutRedis(t *testing.T) {
 			gets = append(gets, later(func() (map[int]string, error) { return p.GetMany(t.Context(), upTo(20)) }))
 		}
 		waitFor(t, func() bool {
-			return readerOf(p.Loader).Groups.Plain.Waiting("19") == 10 &&
-				readerOf(p.Loader).Groups.Plain.Waiting("0") == 10
+			return readerOf(p.Loader).Flights.Plain.Waiting("19") == 10 &&
+				readerOf(p.Loader).Flights.Plain.Waiting("0") == 10
 		})
 		resume()
 		for _, get := range gets {

@@ -297,9 +297,9 @@ func TestFirstCallerLeaves(t *testing.T) {
 	reach(t, first, "the first load")
 	ctx, cancel := context.WithCancel(t.Context())
 	leader := later(func() (string, error) { return p.Get(ctx, 1) }) // waits for the second round
-	waitFor(t, func() bool { return readerOf(p.Loader).Groups.Plain.Waiting("1") == 1 })
+	waitFor(t, func() bool { return readerOf(p.Loader).Flights.Plain.Waiting("1") == 1 })
 	follower := later(func() (string, error) { return p.Get(t.Context(), 1) })
-	waitFor(t, func() bool { return readerOf(p.Loader).Groups.Plain.Waiting("1") == 2 })
+	waitFor(t, func() bool { return readerOf(p.Loader).Flights.Plain.Waiting("1") == 2 })
 	b.admin.Del(t.Context(), redisKey(1)) // so that the second round loads too
 	resumeFirst()
 	reach(t, second, "the second load")
@@ -487,8 +487,8 @@ func TestOneLoadPerProcessWithoutRedis(t *testing.T) {
 	second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 	third := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	waitFor(t, func() bool {
-		return readerOf(p.Loader).Groups.Refreshes.Waiting("1") >= 0 &&
-			readerOf(p.Loader).Groups.Plain.Waiting("1") == 1
+		return readerOf(p.Loader).Flights.Refreshes.Waiting("1") >= 0 &&
+			readerOf(p.Loader).Flights.Plain.Waiting("1") == 1
 	})
 	time.Sleep(20 * time.Millisecond)
 	if n := d.loads.Load(); n != 1 {

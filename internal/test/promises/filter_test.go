@@ -330,7 +330,7 @@ func TestRefusalIsNotShared(t *testing.T) {
 func gathered(t testing.TB, p process, key, n int) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("%d who wait", n),
-		func() bool { return readerOf(p.Loader).Groups.Plain.Waiting(fmt.Sprint(key)) == n })
+		func() bool { return readerOf(p.Loader).Flights.Plain.Waiting(fmt.Sprint(key)) == n })
 }
 
 // A filter that fails in any way hides nothing.

@@ -147,7 +147,7 @@ func TestNoStaleJoinWhileRedisHangs(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		second := get()
 		reach(t, reached, "the load")
-		if n := readerOf(p.Loader).Groups.Plain.Waiting("1"); n != 0 {
+		if n := readerOf(p.Loader).Flights.Plain.Waiting("1"); n != 0 {
 			t.Errorf("%d callers still wait for the next round", n)
 		}
 		s.on.Store(false)

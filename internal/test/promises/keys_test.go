@@ -382,9 +382,9 @@ func TestStaleSetKeys(t *testing.T) {
 						t.Fatal(err)
 					}
 					second := reads(r.p) // does not get the first read's value
-					group := readerOf(r.p.Loader).Groups.Plain
+					group := readerOf(r.p.Loader).Flights.Plain
 					if refresh {
-						group = readerOf(r.p.Loader).Groups.Refreshes
+						group = readerOf(r.p.Loader).Flights.Refreshes
 					}
 					testenv.Eventually(t, "the second reader", func() bool { return group.Waiting("1") == 1 })
 					resume()

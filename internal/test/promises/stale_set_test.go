@@ -180,7 +180,7 @@ func TestRefreshLoadsAfterItIsCalled(t *testing.T) {
 			d.write(1, "new")
 			second := later(func() (string, error) { return p.Refresh(t.Context(), 1) })
 			testenv.Eventually(t, "the second one",
-				func() bool { return readerOf(p.Loader).Groups.Refreshes.Waiting("1") == 1 })
+				func() bool { return readerOf(p.Loader).Flights.Refreshes.Waiting("1") == 1 })
 			resume()
 			wantResult(t, first, "old")
 			wantResult(t, second, "new")
@@ -374,7 +374,7 @@ func TestNoStaleJoin(t *testing.T) {
 				r.change(p, "new")
 				second := r.gets(p) // begins after the invalidation
 				testenv.Eventually(t, "the second one",
-					func() bool { return readerOf(p.Loader).Groups.Plain.Waiting("1") == 1 })
+					func() bool { return readerOf(p.Loader).Flights.Plain.Waiting("1") == 1 })
 				resume()
 				wantResult(t, first, "new")
 				wantResult(t, second, "new")

@@ -293,7 +293,7 @@ func TestKeyOf(t *testing.T) {
 			t.Error(key, err)
 		}
 	}
-	if !readerOf(pairs).Groups.Plain.Idle() {
+	if !readerOf(pairs).Flights.Plain.Idle() {
 		t.Error("state of an unequal key is left behind")
 	}
 

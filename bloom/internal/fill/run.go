@@ -83,7 +83,7 @@ type run struct {
 	next    Generation
 	limit   *rate.Limiter
 
-	pending      []string // keys that were read and not yet added
+	pending      []string // keys that were read and still have to go into the generation
 	pendingBytes int
 	pendingSince time.Time // when the first of them was read
 

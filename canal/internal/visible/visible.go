@@ -1,6 +1,6 @@
 // Package visible delivers the changes of a database's log when other sessions can see them. A
-// server can send a transaction from its log before its commit is visible: a reader that is told of
-// the change then would load the old row, and cache it.
+// server can send a transaction from its log before the commit is visible. A reader that
+// invalidated the keys then would load the old row again, and cache it.
 package visible
 
 import (
@@ -25,7 +25,7 @@ const (
 // transaction to become visible.
 const MaxWait = askSeldom
 
-// A Server tells which of the parts P, in the order of its log, other sessions can see. A part
+// A Server knows how many of the first parts P of its log other sessions can see. A part
 // contains the changes of a transaction, or some of them.
 type Server[P any] interface {
 	// Visible returns how many of the first parts are known to be visible, without asking.
@@ -81,7 +81,7 @@ type holder[P any] struct {
 	server  Server[P]
 	reason  string
 	parts   []P
-	visible int              // so many of the first parts are known to be visible
+	visible int              // number of first parts that are known to be visible
 	bytes   int              // of all parts
 	next    time.Time        // of a query
 	due     <-chan time.Time // receives at next, or nil

@@ -17,7 +17,7 @@ servers: ## install the servers that the tests start (Debian, Ubuntu)
 mysql: ## fetch a MySQL server for the tests, into the user's cache folder: nothing is installed
 	@scripts/mysql.sh
 
-test: servers ## all tests of all modules, with the race detector; then what allocations need without it
+test: servers ## all tests of all modules, with the race detector where goroutines share something
 	@scripts/test.sh
 
 quick: ## format, lengths, guards; vet and the tests of the packages that differ from BASE (HEAD)

@@ -15,7 +15,7 @@ import (
 
 // Shape describes the layout of a filter's bits: segments of equal size, and k bits for each key,
 // all in one segment. So a key is looked up in one place, regardless of the size of the filter, and
-// a lost Segment affects only its own keys.
+// a lost segment affects only its own keys.
 //
 // A filter of one segment has exactly the bits of a filter of bits-and-blooms/bloom. A filter of
 // several segments consists of several of these.

@@ -1,6 +1,7 @@
 package otelcacheaside
 
 import (
+	"flag"
 	"os"
 	"reflect"
 	"regexp"
@@ -83,37 +84,48 @@ func values[S any](measures []measure[S], s *S) []float64 {
 	return all
 }
 
-// documented checks that a table of docs/guides/metrics.md has each of these metrics with its
-// description.
-func documented[S any](t *testing.T, page string, measures []measure[S]) {
+var update = flag.Bool("update", false, "write the descriptions of the metrics into docs/guides/metrics.md")
+
+// documented checks that a table of the page has each of these metrics with its description. With
+// the flag -update it returns the page with the descriptions.
+func documented[S any](t *testing.T, page string, measures []measure[S]) string {
 	t.Helper()
 	for _, m := range measures {
-		row := regexp.MustCompile("(?m)^\\| `cacheaside\\." + regexp.QuoteMeta(m.name) +
-			"`.*\\| (.*) \\|$").FindStringSubmatch(page)
-		if row == nil || row[1] != m.about {
-			t.Errorf("docs/guides/metrics.md does not list %s with the description %q", m.name, m.about)
+		row := regexp.MustCompile("(?m)^(\\| `cacheaside\\." + regexp.QuoteMeta(m.name) + "`.*\\| )(.*)( \\|)$")
+		if *update {
+			page = row.ReplaceAllString(page, "${1}"+strings.ReplaceAll(m.about, "$", "$$")+"${3}")
+		}
+		if found := row.FindStringSubmatch(page); found == nil || found[2] != m.about {
+			t.Errorf("docs/guides/metrics.md does not list %s with the description %q (-update writes descriptions)",
+				m.name, m.about)
 		}
 	}
+	return page
 }
 
 // The documentation lists each metric and each kind of error.
 func TestEveryMetricIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/guides/metrics.md")
+	const file = "../docs/guides/metrics.md"
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(text)
-	documented(t, page, slices.Concat(loaderMeasures, cacheMeasures))
-	documented(t, page, filterMeasures)
-	documented(t, page, writerMeasures)
-	documented(t, page, relayMeasures)
-	documented(t, page, consumerMeasures)
-	documented(t, page, meterMeasures)
-	documented(t, page, resultMeasures)
-	documented(t, page, consistencyMeasures)
+	page := documented(t, string(text), slices.Concat(loaderMeasures, cacheMeasures))
+	page = documented(t, page, filterMeasures)
+	page = documented(t, page, writerMeasures)
+	page = documented(t, page, relayMeasures)
+	page = documented(t, page, consumerMeasures)
+	page = documented(t, page, meterMeasures)
+	page = documented(t, page, resultMeasures)
+	page = documented(t, page, consistencyMeasures)
 	for _, f := range failures {
 		if !strings.Contains(page, "`"+f.name+"`") {
 			t.Errorf("docs/guides/metrics.md does not list the error.type %s", f.name)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

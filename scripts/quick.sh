@@ -41,7 +41,7 @@ if grep -qxE '\.|internal/(rows|fetch|flight|source|limit|lease|memory|invalidat
 	echo "        left out: the promises on servers, and long ones (make test runs them)"
 fi
 if grep -q 'stats.go' <<<"$({ git diff --name-only "$base"; git ls-files --others --exclude-standard; })"; then
-	part bash -c "cd otelcacheaside && go test ."
+	part bash -c "cd otelcacheaside && go test -count=1 ."
 fi
 for module in "${!packages[@]}"; do
 	part bash -c "cd $module && go vet -tags accept ${packages[$module]}"

@@ -33,6 +33,11 @@ lint: format bin/golangci-lint ## formatting, the list of guards, lengths, the o
 		race=-race; case $$m in bench | examples/lab/browser) race=; ;; esac; \
 		(cd $$m && GOFLAGS="$$GOFLAGS -trimpath $$race" $(CURDIR)/bin/golangci-lint run --build-tags accept ./...); done
 
+vet: ## go vet in all modules, with the tests of make accept
+	@set -e; for m in $(MODULES); do \
+		race=-race; case $$m in bench | examples/lab/browser) race= ;; esac; \
+		(cd $$m && go vet -trimpath $$race -tags accept ./...); done
+
 bin/golangci-lint: Makefile
 	GOFLAGS= GOBIN=$(CURDIR)/bin go install -ldflags=-w $(GOLANGCI)
 	@touch $@
@@ -71,4 +76,4 @@ accept: servers ## the long runs whose figures are reported; the log is kept in 
 compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/accept/benchmarks.md
 	@scripts/compare.sh
 
-.PHONY: help servers mysql test quick check lint format race bench compare fuzz torture mutants mutate accept
+.PHONY: help servers mysql test quick check lint format vet race bench compare fuzz torture mutants mutate accept

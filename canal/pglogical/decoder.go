@@ -79,9 +79,9 @@ func (d *decoder) setCatalog(c *catalog) {
 	d.types.known = map[uint32]converter{}
 }
 
-// tablesOf returns the needed tables that contain the rows of a relation. own is its name when the
+// tablesOf returns the needed tables that contain the rows of a relation. self is its name when the
 // server described it. This name counts only while the catalog has no table of this name. If it
-// has another one, that table was replaced as a whole, and own may be out of date: PostgreSQL 15
+// has another one, that table was replaced as a whole, and self may be out of date: PostgreSQL 15
 // does not describe a relation again after ALTER SCHEMA … RENAME. PostgreSQL 18 does.
 func (d *decoder) tablesOf(id uint32, self event.Table) (all []event.Table) {
 	for _, t := range d.catalog.of[id] {

@@ -11,9 +11,10 @@
 // CACHEASIDE_MUTANT chooses between them when a program starts, so that one build of a package's
 // tests is enough for all its guards. Without that variable nothing changes.
 //
-// With -check the tool only reports entries whose old text is not found exactly once, and tests
-// that do not exist. With -share N it runs one Nth of the rows, a different part for each commit.
-// With -build it prints the overlay's path and keeps the files, to be used by hand:
+// With -check the tool only reports entries whose old text is not found exactly once, whose new
+// text does not compile, or whose test does not exist. With -share N it runs one Nth of the rows, a
+// different part for each commit. With -build it prints the overlay's path and keeps the files, to
+// be used by hand:
 //
 //	CACHEASIDE_MUTANT=NAME go test -vet=off -overlay=PATH -run TEST ./PACKAGE
 //
@@ -37,7 +38,7 @@ import (
 )
 
 func main() {
-	check := flag.Bool("check", false, "only check that each edit applies and each test exists")
+	check := flag.Bool("check", false, "only check that each edit applies and compiles, and that each test exists")
 	share := flag.Int("share", 1, "run one Nth of the rows, a different part for each commit")
 	build := flag.Bool("build", false, "only build the overlay, and print its path")
 	rename := flag.String("rename", "", "only replace the name OLD by NEW in the guards: `OLD=NEW`")
@@ -73,9 +74,6 @@ func run(check, build bool, share int, names []string) (err error) {
 	if err != nil {
 		return err
 	}
-	if check {
-		return nil
-	}
 	work, err := os.MkdirTemp("", "cacheaside-mutants-")
 	if err != nil {
 		return err
@@ -89,6 +87,9 @@ func run(check, build bool, share int, names []string) (err error) {
 		return nil
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	if check {
+		return compile(ctx, root, overlay, patches)
+	}
 	rows := choose(guards, names, share, commit(ctx, root))
 	return (&runner{root: root, work: work, overlay: overlay}).runAll(rows, len(choose(guards, nil, 1, 0)))
 }

@@ -26,6 +26,30 @@ const atOnce = 3 // maximum of rows that run concurrently
 
 var errSurvived = errors.New("guards survived, or their tests did not run")
 
+// compile compiles the packages of the patched files.
+func compile(ctx context.Context, root, overlay string, patches map[string]*source) (err error) {
+	var folders []string
+	for file := range patches {
+		folders = append(folders, filepath.Dir(file))
+	}
+	slices.Sort(folders)
+	for _, folder := range slices.Compact(folders) {
+		cmd := goCommand(ctx, filepath.Join(root, folder), "build", "-trimpath", "-overlay", overlay,
+			"-o", os.DevNull, ".")
+		if out, cause := cmd.CombinedOutput(); cause != nil {
+			err = errors.Join(err, fmt.Errorf("%s without its guards does not compile: %w\n%s", folder, cause, out))
+		}
+	}
+	return err
+}
+
+func goCommand(ctx context.Context, folder string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	return cmd
+}
+
 func (r *runner) runAll(rows []row, total int) error {
 	var folders []string
 	for _, row := range rows {
@@ -34,10 +58,8 @@ func (r *runner) runAll(rows []row, total int) error {
 		}
 	}
 	for _, folder := range folders {
-		cmd := exec.CommandContext(context.Background(), "go", "test", "-c", "-trimpath", "-vet=off", "-overlay",
-			r.overlay, "-o", r.binary(folder), ".")
-		cmd.Dir = filepath.Join(r.root, folder)
-		cmd.Env = append(os.Environ(), "GOWORK=off")
+		cmd := goCommand(context.Background(), filepath.Join(r.root, folder), "test", "-c", "-trimpath", "-vet=off",
+			"-overlay", r.overlay, "-o", r.binary(folder), ".")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("the tests of %s without guards do not build: %w\n%s", folder, err, out)
 		}

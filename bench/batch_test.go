@@ -49,8 +49,11 @@ func TestBatchHalfHit(t *testing.T) {
 	table := &Table{
 		Section: 11, Title: "Batches of 100 keys, half of them in Redis",
 		Text: "One goroutine reads, without a memory tier. A function that takes no time loads the other half. A " +
-			"peer without a batch read reads key by key. A round trip is a burst: the commands that a client sends on one connection before it receives the reply to the first of them. " +
-			"Commands sent are those that clients send. Commands executed also include those that scripts call. Commands that set up connections are left out. A proxy counts them for one batch, in a separate run from the timed ones.",
+			"peer without a batch read reads key by key. A round trip is a burst: the commands that a client sends " +
+			"on one connection before it receives the reply to the first of them. " +
+			"Commands sent are those that clients send. Commands executed also include those that scripts call. " +
+			"Commands that set up connections are left out. A proxy counts them for one batch, in a separate run " +
+			"from the timed ones.",
 		Head: []string{"", "us", "middle half", "of cacheaside", "round trips", "commands sent", "commands executed",
 			"calls of the load function", "rows asked of it"},
 	}

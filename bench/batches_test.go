@@ -71,7 +71,9 @@ func batchesOf(
 		table.Row(rows[name]...)
 	}
 	table.Text = "One goroutine reads batches of 100 keys, each key once, with the memory tier on: it is filled, and " +
-		"never serves. A function that takes no time loads the rows that are not cached. A ratio is the median of the ratios of all runs, and in brackets the middle half of them." + table.Text + leftOut("they have no batch read", left)
+		"never serves. A function that takes no time loads the rows that are not cached. A ratio is the median of " +
+		"the ratios of all runs, and in brackets the middle half of them." + table.Text +
+		leftOut("they have no batch read", left)
 	publish(t, table)
 	return ours
 }
@@ -133,7 +135,8 @@ func TestSlowWireBatch(t *testing.T) {
 
 func slowWireText(trip float64) string {
 	return fmt.Sprintf(" A proxy between each cache and Redis delivers all bytes 0.5 ms after they arrived, in both "+
-		"directions, without limiting the throughput. A PING takes %s ms. Before, each cache has read %d single keys that were not cached.", digits(trip), warmReads)
+		"directions, without limiting the throughput. A PING takes %s ms. Before, each cache has read %d single keys "+
+		"that were not cached.", digits(trip), warmReads)
 }
 
 // TestSlowWireMiss measures single keys that are not cached, over the same wire.

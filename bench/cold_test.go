@@ -53,7 +53,8 @@ func TestColdKey(t *testing.T) {
 	const callers = 1000
 	table := &Table{Section: 3, Title: "A cold key, one process", Head: coldHead,
 		Text: fmt.Sprintf("%d goroutines of one process read a row concurrently that is not in any cache. Its load "+
-			"takes %v. Medians of %d runs. Redis commands are all that Redis executed during that time, including those in scripts.", callers, coldLoad, size(20, 2))}
+			"takes %v. Medians of %d runs. Redis commands are all that Redis executed during that time, including "+
+			"those in scripts.", callers, coldLoad, size(20, 2))}
 	for _, p := range slices.Concat(entrants(t), Floors()) {
 		t.Run(p.Name, func(t *testing.T) {
 			all := runCold(t, p, 1, callers, size(20, 2))
@@ -71,7 +72,8 @@ func TestColdKeyFleet(t *testing.T) {
 	const processes, callers = 4, 250
 	table := &Table{Section: 4, Title: "A cold key, four processes", Head: coldHead,
 		Text: fmt.Sprintf("%d callers in each of %d processes read a row concurrently that is not in any cache. Its "+
-			"load takes %v. Loads are those of all processes. Medians of %d runs. Redis commands are all that Redis executed during that time, including those in scripts.", callers, processes, coldLoad, size(20, 2))}
+			"load takes %v. Loads are those of all processes. Medians of %d runs. Redis commands are all that Redis "+
+			"executed during that time, including those in scripts.", callers, processes, coldLoad, size(20, 2))}
 	for _, p := range slices.Concat(entrants(t), Floors()) {
 		t.Run(p.Name, func(t *testing.T) {
 			all := runCold(t, p, processes, callers, size(20, 2))

@@ -15,7 +15,10 @@ func TestStaleElsewhere(t *testing.T) {
 	const attentive = 30 * time.Millisecond // the time that a trial has the machine to itself
 	table := &Table{Section: 7, Title: "Staleness in the memory of another process",
 		Text: fmt.Sprintf("Two processes have a row in memory with a TTL of %v. The row is changed, and one of them "+
-			"invalidates it. The times are from the return of Invalidate to the start of the other process's last read that returned the old row. %d trials; the other process reads about ten times per millisecond. The last column has the Redis commands per read of that process before the change, when the row is in its memory.", memoryTTL, trials),
+			"invalidates it. The times are from the return of Invalidate to the start of the other process's last "+
+			"read that returned the old row. %d trials; the other process reads about ten times per millisecond. The "+
+			"last column has the Redis commands per read of that process before the change, when the row is in its "+
+			"memory.", memoryTTL, trials),
 		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale", "Redis commands a read before"}}
 	var reports []func() // the test waits for a stale peer only after the next peer has begun
 	for _, p := range withRedis(entrants(t)) {

@@ -46,9 +46,13 @@ func TestMemoryPerEntry(t *testing.T) {
 		Section: 13, Title: "Memory per entry",
 		Text: fmt.Sprintf("%d rows, each peer in a separate process. Bytes an entry: heap in use after a collection, "+
 			"including the key and the row, which nothing else refers to. "+
-			"Fixed: memory that does not grow with the entries, including connections. Asked: the share of reads that left the process, after all rows had been read several times. In Redis: used_memory per row after the process has ended, "+
-			"less its value before, including the server's tracking of clients that cache the row (rueidis). Over raw: the same less key and JSON (%.0f bytes). A peer's prefix of the key counts as its overhead. "+
-			"FreeCache (jetcache-go) allocates its whole budget, here 64 MiB, at the start: entries only add their index to the heap.", n, raw),
+			"Fixed: memory that does not grow with the entries, including connections. Asked: the share of reads "+
+			"that left the process, after all rows had been read several times. In Redis: used_memory per row after "+
+			"the process has ended, "+
+			"less its value before, including the server's tracking of clients that cache the row (rueidis). Over "+
+			"raw: the same less key and JSON (%.0f bytes). A peer's prefix of the key counts as its overhead. "+
+			"FreeCache (jetcache-go) allocates its whole budget, here 64 MiB, at the start: entries only add their "+
+			"index to the heap.", n, raw),
 		Head: []string{"", "fixed, MB", "bytes an entry", "of the map's", "asked, %", "in Redis, bytes", "over raw"},
 	}
 	base := measureEntries(t, Peer{Name: plainMap}, n)

@@ -46,7 +46,8 @@ func TestHitRate(t *testing.T) {
 	}
 	table := &Table{Section: 12, Title: "Hit rates of memory at equal heap",
 		Text: "One goroutine replays the whole trace. Otter gets room for a share of the keys. The others get as " +
-			"many bytes as otter's heap then takes. Heap is the growth of the heap without what an empty cache takes, which is the column \"empty\". A row has a text of the given length.",
+			"many bytes as otter's heap then takes. Heap is the growth of the heap without what an empty cache " +
+			"takes, which is the column \"empty\". A row has a text of the given length.",
 		Head: []string{"trace", "text", "room", "", "hits", "heap, KiB", "empty, KiB"}}
 	for _, tr := range traces {
 		tr.compare(t, table)

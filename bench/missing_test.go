@@ -59,7 +59,9 @@ func TestMissingRows(t *testing.T) {
 	reads := size(10_000, 400)
 	table := &Table{Section: 8, Title: "Rows that do not exist",
 		Text: fmt.Sprintf("One process does %s reads, 16 at a time, of the same 100 keys without a row. Then it does "+
-			"as many reads of different keys without a row. The absence of a row may be cached for a minute. The filter has 100,000 rows with 1 %% false positives, and is copied from Redis into the process.", thousands(fmt.Sprint(reads))),
+			"as many reads of different keys without a row. The absence of a row may be cached for a minute. The "+
+			"filter has 100,000 rows with 1 %% false positives, and is copied from Redis into the process.",
+			thousands(fmt.Sprint(reads))),
 		Head: []string{"", "again and again: loads", "Redis commands a read", "all different: loads",
 			"Redis commands a read", "keys in Redis then", "errors"}}
 	all := entrants(t)

@@ -196,7 +196,8 @@ func within(v []float64) string { return digits(median(v)) + " (" + spread(v) + 
 // onceText describes the work of onceContest.
 func onceText(keys []string, where, left string) string {
 	return fmt.Sprintf("%s string keys, all in %s. Each hit decodes about 290 bytes of JSON. The caches have their "+
-		"memory tiers, and each reads a key only once: a new cache is opened for each run. So a read includes putting the row into memory, and never finds it there. The columns are numbers of goroutines.%s",
+		"memory tiers, and each reads a key only once: a new cache is opened for each run. So a read includes "+
+		"putting the row into memory, and never finds it there. The columns are numbers of goroutines.%s",
 		thousands(fmt.Sprint(len(keys))), where, left)
 }
 

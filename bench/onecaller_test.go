@@ -150,8 +150,11 @@ func TestOneCaller(t *testing.T) {
 	table := &Table{Section: 10, Title: "One caller's trouble",
 		Text: fmt.Sprintf("%d callers of one process wait for the load of one row, which panics or ends its "+
 			"goroutine. %v later, the row is read again, and its load works. "+
-			"The first of %d callers cancels its context 60 ms after the start of a load that takes 150 ms. A single caller's context ends long before the load, which takes %v. A load ends with the context that the library passes to it, except in the last column. "+
-			"A panic that reaches the goroutine of a caller does not end the process, as in a net/http server. A call that has not returned within %v hangs.", oneCallers, later, oneCallers, oneLoad, within),
+			"The first of %d callers cancels its context 60 ms after the start of a load that takes 150 ms. A single "+
+			"caller's context ends long before the load, which takes %v. A load ends with the context that the "+
+			"library passes to it, except in the last column. "+
+			"A panic that reaches the goroutine of a caller does not end the process, as in a net/http server. A "+
+			"call that has not returned within %v hangs.", oneCallers, later, oneCallers, oneLoad, within),
 		Head: []string{""}}
 	peers := entrants(t)
 	rows := make([][]any, len(peers))

@@ -158,7 +158,8 @@ func TestBacklog(t *testing.T) {
 	}
 	table := &Table{Section: 14, Title: "A backlog of the binary log",
 		Text: fmt.Sprintf("Time to read %s changed rows, most in transactions of ten, from the binary log of "+
-			"MariaDB. Bare replication decodes them and does nothing else. A Consumer invalidates the key of each row in Redis and in all processes, and saves its position in a file.", thousands(fmt.Sprint(x.changes))),
+			"MariaDB. Bare replication decodes them and does nothing else. A Consumer invalidates the key of each "+
+			"row in Redis and in all processes, and saves its position in a file.", thousands(fmt.Sprint(x.changes))),
 		Head: []string{"", "rows a second", "middle half", "of bare replication"}}
 	table.Row("go-mysql, bare replication", median(bare), spread(bare), 1.0)
 	table.Row(own+": canal.Consumer, mysqlbinlog.Source", median(consumed), spread(consumed), median(ratio))

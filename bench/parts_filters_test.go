@@ -129,7 +129,10 @@ func TestFilters(t *testing.T) {
 	probes := mixed("probe", size(2_000_000, 100_000))
 	table := &Table{Section: 14, Title: "Filters in memory",
 		Text: fmt.Sprintf("%s keys with 1 %% false positives. One goroutine looks up keys that were added (hits) and "+
-			"others (misses), and adds keys again. × is the ratio to bits-and-blooms in the same run. A Replica is a copy of the filter in Redis, and reads the clock before it returns no; adds to it are adds to Redis. The false positives are for %s keys that were not added.", thousands(fmt.Sprint(n)), thousands(fmt.Sprint(len(probes)))),
+			"others (misses), and adds keys again. × is the ratio to bits-and-blooms in the same run. A Replica is a "+
+			"copy of the filter in Redis, and reads the clock before it returns no; adds to it are adds to Redis. "+
+			"The false positives are for %s keys that were not added.", thousands(fmt.Sprint(n)),
+			thousands(fmt.Sprint(len(probes)))),
 		Head: []string{"", "hit, ns", "×", "miss, ns", "×", "add, ns", "×", "allocations a lookup", "bits a key",
 			"false positives, %"}}
 	for _, f := range filters {
@@ -178,7 +181,8 @@ func TestFilterAdds(t *testing.T) {
 	keys := mixed("added", n)
 	table := &Table{Section: 14, Title: "Adds to a filter in Redis",
 		Text: fmt.Sprintf("A filter for %s keys with 1 %% false positives; one goroutine. The floor is a pipeline of "+
-			"one SETBIT for each of a key's %d bits, with the hashes of bits-and-blooms. It does not notify other processes and does not support rebuilds.", thousands(fmt.Sprint(n)), k),
+			"one SETBIT for each of a key's %d bits, with the hashes of bits-and-blooms. It does not notify other "+
+			"processes and does not support rebuilds.", thousands(fmt.Sprint(n)), k),
 		Head: []string{"keys at once", "", "us for a key", "middle half", "of the floor", "allocations a key"}}
 	for _, at := range []int{1, 1000, size(20_000, 5000)} {
 		next := func(i int) []string { i = i * at % (n - at + 1); return keys[i : i+at] }

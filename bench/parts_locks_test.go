@@ -166,7 +166,9 @@ func TestLockContention(t *testing.T) {
 	each := float64(total(server.CommandCalls(t))-before) / float64(workers*grants)
 	table := &Table{Section: 14, Title: fmt.Sprintf("A lock in Redis, %d workers of one process", workers),
 		Text: fmt.Sprintf("Each worker holds the lock %d times, for a millisecond. The floor is a single worker that "+
-			"holds it %d times with SET NX PX. redsync polls, at intervals set by its options, and stops without the lock after a number of attempts. A wait is the time from the call to the acquisition; medians of %d runs. Commands include those that scripts run.",
+			"holds it %d times with SET NX PX. redsync polls, at intervals set by its options, and stops without the "+
+			"lock after a number of attempts. A wait is the time from the call to the acquisition; medians of %d "+
+			"runs. Commands include those that scripts run.",
 			grants, workers*grants, size(5, 1)),
 		Head: []string{"", "all, s", "of the floor", "wait p50, ms", "p99, ms", "longest, ms", "not granted",
 			"commands a grant"}}

@@ -63,7 +63,9 @@ func TestMySQLLock(t *testing.T) {
 	t.Cleanup(func() { rows.Close() })
 	uncontended(t, &Table{Section: 14, Title: "A lock in MariaDB, uncontended",
 		Text: "Acquire and release, one goroutine, innodb_flush_log_at_trx_commit=1. The floor is GET_LOCK on one " +
-			"connection for all locks. GET_LOCK belongs to its connection, so with a pool each lock needs its own. A row that is inserted and deleted is the simplest lock in a table: it is never freed if its holder dies. New reads its row, writes it, and writes it again to release it.",
+			"connection for all locks. GET_LOCK belongs to its connection, so with a pool each lock needs its own. A " +
+			"row that is inserted and deleted is the simplest lock in a table: it is never freed if its holder dies. " +
+			"New reads its row, writes it, and writes it again to release it.",
 		Head: []string{"", "us", "middle half", "of the floor", "allocations"}},
 		[]locking{
 			{"GET_LOCK, RELEASE_LOCK", func(ctx context.Context, name string) (func() error, error) { return getLock(ctx, conn, name) }},

@@ -170,7 +170,10 @@ func TestWrites(t *testing.T) {
 	}
 	table := &Table{Section: 14, Title: "A write, and what it changes in the caches",
 		Text: "One UPDATE by primary key in MariaDB with innodb_flush_log_at_trx_commit=1 (sync_binlog=0), one " +
-			"goroutine, no reads. A writer that only invalidates after the commit, like Inline, leaves old values cached if the process dies in between. Async, Outbox, Strict and WriteThrough avoid that with a row in the same transaction. Rows leave the outbox in the background. Before the next measurement, the test waits until the outbox is empty, and does not count that time.",
+			"goroutine, no reads. A writer that only invalidates after the commit, like Inline, leaves old values " +
+			"cached if the process dies in between. Async, Outbox, Strict and WriteThrough avoid that with a row in " +
+			"the same transaction. Rows leave the outbox in the background. Before the next measurement, the test " +
+			"waits until the outbox is empty, and does not count that time.",
 		Head: []string{"", "us", "middle half", "of a bare transaction"}}
 	for _, way := range x.ways {
 		us := make([]float64, len(way.took))

@@ -182,8 +182,11 @@ func startRaces(t *testing.T, p Peer, grouped bool) *raceRun {
 func TestRaces(t *testing.T) {
 	table := &Table{Section: 6, Title: "Old values that come late",
 		Text: fmt.Sprintf("A process loads a row, which takes %v. After it has read the row, the row is changed and "+
-			"its key invalidated. No Invalidate fails. Then three processes read the row repeatedly until all get the new one: that process, another one with all tiers of the peer, and one without the memory tier. "+
-			"All TTLs are %v. Stale for: the time from the return of Invalidate to the start of the last read that returned the old value. In Redis: the process without a memory tier also got the old value.", raceLoad, raceTTL),
+			"its key invalidated. No Invalidate fails. Then three processes read the row repeatedly until all get "+
+			"the new one: that process, another one with all tiers of the peer, and one without the memory tier. "+
+			"All TTLs are %v. Stale for: the time from the return of Invalidate to the start of the last read that "+
+			"returned the old value. In Redis: the process without a memory tier also got the old value.", raceLoad,
+			raceTTL),
 		Head: []string{""}}
 	runRaces(t, table, entrants(t), false)
 }
@@ -192,7 +195,8 @@ func TestRaces(t *testing.T) {
 func TestRacesOfGroups(t *testing.T) {
 	table := &Table{Section: 6, Title: "Old values that come late, and groups",
 		Text: "The same, but each row belongs to a group (a tag), and the group is invalidated instead of the key. " +
-			"Only peers that have groups take part. cacheaside promises that a Get in another process sees the invalidation within MaxStaleness; with the option Fresh, it does at once.",
+			"Only peers that have groups take part. cacheaside promises that a Get in another process sees the " +
+			"invalidation within MaxStaleness; with the option Fresh, it does at once.",
 		Head: []string{""}}
 	runRaces(t, table, pick(func(p Peer) bool { return p.Groups }), true)
 }

@@ -53,7 +53,8 @@ func TestRedisHit(t *testing.T) {
 		}})
 	}
 	text := fmt.Sprintf("%s string keys, all in Redis, without a memory tier. Each hit decodes about 290 bytes of "+
-		"JSON. A ratio compares the times per read, as the median of the ratios of all runs: below 1 is faster.", thousands(fmt.Sprint(len(keys))))
+		"JSON. A ratio compares the times per read, as the median of the ratios of all runs: below 1 is faster.",
+		thousands(fmt.Sprint(len(keys))))
 	if len(fromMemory) > 0 {
 		text += " Left out, because they only have a memory tier: " + strings.Join(fromMemory, ", ") + "."
 	}

@@ -36,12 +36,16 @@ func TestRedisGone(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			table := &Table{Section: 9, Title: "Redis is " + o.name,
 				Text: fmt.Sprintf("A process has read %d rows twice. Then Redis becomes unreachable. Immediately, %s "+
-					"callers, each with a deadline of %v, read a row that is not in any cache. Its load takes %v. Then callers read the known rows, 10 at a time, and %d other rows that are not in any cache, 20 at a time. "+
-					"Beyond the deadline: how long after its deadline the last call returned. A call that has not returned within %v (first) or %v counts as one without a value.",
+					"callers, each with a deadline of %v, read a row that is not in any cache. Its load takes %v. "+
+					"Then callers read the known rows, 10 at a time, and %d other rows that are not in any cache, 20 "+
+					"at a time. "+
+					"Beyond the deadline: how long after its deadline the last call returned. A call that has not "+
+					"returned within %v (first) or %v counts as one without a value.",
 					goneKnown, thousands(fmt.Sprint(goneCallers)), o.deadline, goneLoad, goneOthers, goneFirst,
 					goneThen),
 				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms",
-					"known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %", "longest wait, ms"}}
+					"known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %",
+					"longest wait, ms"}}
 			var runs []*outageRun
 			for _, p := range withRedis(entrants(t), Floors()) {
 				runs = append(runs, prepareOutage(t, p))

@@ -137,8 +137,10 @@ func TestStorm(t *testing.T) {
 	}
 	table := &Table{Section: 5, Title: "A storm of expiry",
 		Text: fmt.Sprintf("%d processes replay the beginning of a trace of a real shop for %v, with %s reads per "+
-			"second in total, after %v that are not counted. Every value has a TTL of %v, and a load takes %v. The hottest keys are the %d that are read most, with %s of %s reads. "+
-			"A load is too soon if it began less than %v after the end of the previous load of its key. Neither rounding or random shortening of a TTL nor an early refresh explains it.",
+			"second in total, after %v that are not counted. Every value has a TTL of %v, and a load takes %v. The "+
+			"hottest keys are the %d that are read most, with %s of %s reads. "+
+			"A load is too soon if it began less than %v after the end of the previous load of its key. Neither "+
+			"rounding or random shortening of a TTL nor an early refresh explains it.",
 			stormProcesses, length, thousands(fmt.Sprint(stormRate)), warm, stormTTL, stormLoad, stormHot,
 			thousands(fmt.Sprint(hotReads(counts, hot))), thousands(fmt.Sprint(len(trace))), stormApart),
 		Head: []string{"", "hottest: p50, ms", "p99, ms", "all: p50, ms", "p99, ms",

@@ -31,7 +31,9 @@ func TestThePeers(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	table := &Table{
 		Title: "The peers", Text: "Each peer has the best settings that its documentation recommends for this work. " +
-			"The codec of all is encoding/json, unless the settings say another. Nulls: it caches the absence of a row. Notifies: Invalidate reaches the memory of other processes. Floors are the simplest code that does the work, without any protection.",
+			"The codec of all is encoding/json, unless the settings say another. Nulls: it caches the absence of a " +
+			"row. Notifies: Invalidate reaches the memory of other processes. Floors are the simplest code that does " +
+			"the work, without any protection.",
 		Head: []string{"", "version", "tiers", "batch", "nulls", "notifies", "settings",
 			"features that cacheaside lacks"},
 	}

@@ -103,9 +103,14 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 	table.Title = fmt.Sprintf("The trace %s: %s accesses, %s keys", tr.title, digits(float64(last.Accesses)),
 		digits(float64(last.Distinct)))
 	table.Text = fmt.Sprintf(
-		"64 goroutines of one process replay the trace, starting with an empty Redis. A row has %d bytes of text, and a load takes %v. Memory is the budget, as a share of the distinct rows. Peers that count bytes get the bytes of that many rows: "+
-			"keys, fields and strings. That does not include bookkeeping, which counts against the budget of cacheaside. The budget is at least 64 KiB, the minimum of cacheaside. Heap is the growth of the heap at the end, including connections. "+
-			"\"Without Redis\" is the share of accesses that did not read from Redis: most are hits in memory, and some have waited for the loads of others.", textBytes, tr.load)
+		"64 goroutines of one process replay the trace, starting with an empty Redis. A row has %d bytes of text, "+
+			"and a load takes %v. Memory is the budget, as a share of the distinct rows. Peers that count bytes get "+
+			"the bytes of that many rows: "+
+			"keys, fields and strings. That does not include bookkeeping, which counts against the budget of "+
+			"cacheaside. The budget is at least 64 KiB, the minimum of cacheaside. Heap is the growth of the heap at "+
+			"the end, including connections. "+
+			"\"Without Redis\" is the share of accesses that did not read from Redis: most are hits in memory, and "+
+			"some have waited for the loads of others.", textBytes, tr.load)
 	publish(t, table)
 
 	var others []string

@@ -11,7 +11,8 @@ import (
 func TestACL(t *testing.T) {
 	acl := []string{"~cacheaside*", "&cacheaside*"}
 	for c := range strings.FieldsSeq(
-		"get set getrange strlen getbit setbit bitop bitcount del unlink hget hset hdel hincrby hgetall hmget persist time eval evalsha publish subscribe unsubscribe ping info") {
+		"get set getrange strlen getbit setbit bitop bitcount del unlink hget hset hdel hincrby hgetall hmget " +
+			"persist time eval evalsha publish subscribe unsubscribe ping info") {
 		acl = append(acl, "+"+c)
 	}
 	server := testenv.StartRedisTLS(t, acl...)

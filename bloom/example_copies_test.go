@@ -25,7 +25,7 @@ func ExampleNewReplica() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	// nil does; this bears with busy machines
+	// usually nil; this timeout is for a machine that is busy with tests
 	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
@@ -33,7 +33,7 @@ func ExampleNewReplica() {
 	defer cache.Close()
 	ctx := context.Background()
 
-	// as a rule nil: this bears with a machine that is very busy
+	// usually nil; this timeout is for a machine that is busy with tests
 	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
@@ -101,7 +101,7 @@ func ExampleRedis_Maintain() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	// as a rule nil: this bears with a machine that is very busy
+	// usually nil; this timeout is for a machine that is busy with tests
 	filter, err := bloom.NewRedis(rdb, "users", 1000, 0.01, &bloom.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)

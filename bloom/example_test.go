@@ -46,7 +46,7 @@ func ExampleNewRedis() {
 	defer rdb.Close()
 	ctx := context.Background()
 
-	// as a rule nil: this bears with a machine that is very busy
+	// usually nil; this timeout is for a machine that is busy with tests
 	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, &bloom.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)

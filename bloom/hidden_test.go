@@ -182,7 +182,8 @@ func (p *play) report(took time.Duration) {
 	slices.Sort(faults)
 	share := float64(w.get(absent)) / float64(max(1, w.get(asked)))
 	t.Logf("seed %d, %v: %d checks of a filter that could say no (own %d, old descriptor %d, replica %d, by its copy "+
-		"%d, fresh %d), %d in all; of keys that nobody has added %d of %d were certainly absent (%.0f %%); lookups failed: %d",
+		"%d, fresh %d), %d in all; of keys that nobody has added %d of %d were certainly absent (%.0f %%); lookups "+
+		"failed: %d",
 		w.config.Seed, took.Round(time.Millisecond), w.get(checks), w.get(ownChecks), w.get(oldChecks),
 		w.get(heldChecks), w.get(copyChecks), w.get(freshChecks), w.get(allChecks), w.get(absent), w.get(asked),
 		100*share, w.get(failedLookups))

@@ -69,7 +69,7 @@ func ExampleNewConsumer() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	// nil does; this bears with busy machines
+	// usually nil; this timeout is for a machine that is busy with tests
 	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	name := "Ada" // of a table
@@ -111,7 +111,7 @@ func ExampleBindGroup() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	// nil does; this bears with busy machines
+	// usually nil; this timeout is for a machine that is busy with tests
 	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	products := map[string]string{"books": "Faust", "toys": ""} // of a table

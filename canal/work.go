@@ -151,7 +151,7 @@ func cacheKey(k cacheaside.Key, admit bool) cacheaside.Key {
 	return k.Existing()
 }
 
-// removeDone removes the keys for which err reports no failure, and returns err.
+// removeDone removes the keys that have not failed according to err, and returns err.
 func (w *work) removeDone(err error) error {
 	batch, some := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err)
 	switch {

@@ -120,7 +120,7 @@ func (b *bulk) flush() {
 	}
 }
 
-// invalidate invalidates one batch and queues the keys for which that fails. It returns the
+// invalidate invalidates one batch and queues the keys that fail. It returns the
 // errors of the keys, and the reason if no further batch may be sent.
 func (b *bulk) invalidate(batch []cacheaside.Key) (errs failures, stopped error) {
 	err := b.ctx.Err()

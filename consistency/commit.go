@@ -82,7 +82,7 @@ func (u *update) invalidateCommitted(ctx context.Context) (failed failures) {
 }
 
 // invalidateGroups invalidates the keys that are groups, which cannot be on hold. It returns those
-// for which this failed.
+// that it could not invalidate.
 func (u *update) invalidateGroups(ctx context.Context) (failed failures) {
 	groups := slices.DeleteFunc(slices.Clone(u.keys), func(k cacheaside.Key) bool { return !k.Group })
 	return failuresOf(groups, u.cache.InvalidateKeys(ctx, groups...))
@@ -140,7 +140,7 @@ func (u *update) outcomeUnknown(ctx context.Context, cause error) error {
 }
 
 // invalidateChanged adds keys that may have changed to their filters and invalidates them. It
-// returns the keys for which this failed.
+// returns the keys that have failed.
 func (u *update) invalidateChanged(ctx context.Context) (failed failures) {
 	failed = invalidate(ctx, u.cache, u.keys)
 	u.noteRedis(failed)
@@ -296,7 +296,7 @@ func (u *update) afterRollback(ctx context.Context, cause error) error {
 }
 
 // invalidateRolledBack invalidates the keys of a transaction that was rolled back and adds them
-// to their filters. It returns the keys for which this failed.
+// to their filters. It returns the keys that have failed.
 func (u *update) invalidateRolledBack(ctx context.Context) (failed failures) {
 	switch {
 	case u.hold == nil && u.skipsRedis(): // Redis has just granted the hold, and releases it next

@@ -25,7 +25,7 @@ func ExampleNewWriter() {
 	db := sqlx.MustOpen("sqlite",
 		"file:newwriter?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	defer db.Close()
-	// nil does; this bears with busy machines
+	// usually nil; this timeout is for a machine that is busy with tests
 	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	if err != nil {
 		log.Fatal(err)
@@ -59,7 +59,7 @@ func ExampleNewRelay() {
 	db := sqlx.MustOpen("sqlite",
 		"file:newrelay?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	defer db.Close()
-	// nil does; this bears with busy machines
+	// usually nil; this timeout is for a machine that is busy with tests
 	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)

@@ -28,7 +28,8 @@ func init() {
 // points are the names that point is called with: of a write first, and then of the removal of its
 // rows and of a Relay.
 var points = []string{
-	"held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked", "committed", "rolledback", "stored", "filters-committed", "invalidated", "released", "queued",
+	"held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked", "committed", "rolledback",
+	"stored", "filters-committed", "invalidated", "released", "queued",
 	"removing", "removed", "relaying", "relayed", "gone",
 }
 

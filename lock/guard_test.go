@@ -181,7 +181,8 @@ func TestGuardReplacedRow(t *testing.T) {
 	waits := func() bool {
 		var n int
 		err := db.QueryRowContext(t.Context(),
-			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+		).Scan(&n)
 		return err == nil && n == 1
 	}
 	for _, fence := range []int64{5, 0} {

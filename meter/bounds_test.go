@@ -417,8 +417,8 @@ func TestInterval(t *testing.T) {
 	}
 	// The example of the documentation; 3.4 would exceed 3.35.
 	c = Result{Consistent: 41200, Different: 10}.consistency()
-	if want :=
-		"10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines, at least 3.3; 0 undecided"; !strings.HasSuffix(c.String(), want) {
+	want := "10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines, at least 3.3; 0 undecided"
+	if !strings.HasSuffix(c.String(), want) {
 		t.Errorf("%v, want %s", c, want)
 	}
 }

@@ -20,7 +20,7 @@ func Example() {
 	server.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	// nil does; this bears with busy machines
+	// usually nil; this timeout is for a machine that is busy with tests
 	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second})
 	defer cache.Close()
 	name := "Ada"

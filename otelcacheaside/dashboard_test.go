@@ -202,7 +202,8 @@ func onPrometheus(t *testing.T) {
 	x := newScene(t, "main")
 	dir := t.TempDir()
 	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs: "+
-		"[{job_name: cacheaside, metrics_path: /, static_configs: [{targets: [%q]}]}]\n", rules, strings.TrimPrefix(x.server.URL, "http://"))
+		"[{job_name: cacheaside, metrics_path: /, static_configs: [{targets: [%q]}]}]\n", rules, strings.TrimPrefix(
+		x.server.URL, "http://"))
 	check(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	at := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	server := exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"),

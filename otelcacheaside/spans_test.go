@@ -68,7 +68,8 @@ func TestSpans(t *testing.T) {
 		return all
 	}
 	if got, want := fmt.Sprint(paths(read("secret-1"))),
-		"[cacheaside lease < cacheaside get < request SELECT < cacheaside load < cacheaside get < request cacheaside load < cacheaside get < request cacheaside get < request request]"; got != want {
+		"[cacheaside lease < cacheaside get < request SELECT < cacheaside load < cacheaside get < request cacheaside "+
+			"load < cacheaside get < request cacheaside get < request request]"; got != want {
 		t.Errorf("spans\n%s, want\n%s", got, want)
 	}
 	for key, want := range map[string]struct {

@@ -122,7 +122,8 @@ func (p *play) failover(kind, checkpoint string) {
 			took := time.Since(began)
 			p.until("the other consumer continues", func() bool { return numberOf(string(other.says().Position)) > at })
 			p.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done "+
-				"what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+				"what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(
+				began).Round(time.Millisecond))
 			if testenv.Accepting && took > failoverTTL()+2*time.Second {
 				p.Errorf("it took %v", took)
 			}

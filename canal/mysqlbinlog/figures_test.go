@@ -90,7 +90,8 @@ func backlog(x *world) {
 	rdb := testenv.SharedRedis(t).Client(t)
 	const rows = 10_000
 	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50), n INT, note VARCHAR(100))",
-		"INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+testenv.Numbers(1, rows))
+		"INSERT INTO users SELECT seq, 'a name', 0, 'a note that is somewhat longer than a name is' FROM "+
+			testenv.Numbers(1, rows))
 	flavor, variable := "mariadb", "gtid_binlog_pos"
 	if x.mysql() {
 		flavor, variable = "mysql", "gtid_executed"

@@ -203,7 +203,8 @@ func TestCascades(t *testing.T) { each(t, cascades) }
 
 func cascades(x *world) {
 	x.Do("CREATE TABLE parent (id INT PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)",
-		"CREATE TABLE child (id INT PRIMARY KEY, p INT, CONSTRAINT of_parent FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+		"CREATE TABLE child (id INT PRIMARY KEY, p INT, CONSTRAINT of_parent FOREIGN KEY (p) REFERENCES parent (id) "+
+			"ON DELETE CASCADE ON UPDATE CASCADE)",
 		"INSERT INTO child VALUES (10, 1), (20, 2)")
 	var log testenv.Log
 	l := x.Listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }),

@@ -56,7 +56,8 @@ var (
 	swapped = fault{name: "a table put in the place of another", forgets: true, do: func(p *play) {
 		// as gh-ost does: https://github.com/github/gh-ost/blob/master/doc/cut-over.md
 		p.ddl("CREATE TABLE people_new LIKE people", "INSERT INTO people_new SELECT * FROM people",
-			"UPDATE people_new SET n = n + 1000000000", "RENAME TABLE people TO people_old, people_new TO people", "DROP TABLE people_old")
+			"UPDATE people_new SET n = n + 1000000000", "RENAME TABLE people TO people_old, people_new TO people",
+			"DROP TABLE people_old")
 	}}
 )
 

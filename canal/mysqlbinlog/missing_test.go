@@ -66,7 +66,8 @@ func TestMissingTablesOfWhoMayNotSeeThem(t *testing.T) { each(t, missingTablesOf
 
 func missingTablesOfWhoMayNotSeeThem(x *world) {
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE orders (id INT PRIMARY KEY)",
-		"CREATE TABLE seen (id INT PRIMARY KEY)", "CREATE USER blindm", "GRANT REPLICATION SLAVE ON *.* TO blindm", "GRANT SELECT ON "+x.Schema+".seen TO blindm")
+		"CREATE TABLE seen (id INT PRIMARY KEY)", "CREATE USER blindm", "GRANT REPLICATION SLAVE ON *.* TO blindm",
+		"GRANT SELECT ON "+x.Schema+".seen TO blindm")
 	x.Cleanup(func() { x.Do("DROP USER blindm") })
 	l := x.Listen(x.source(func(o *Options) { o.User = "blindm" }),
 		x.Need([]string{"Users", "id"}, []string{"orders", "id"}, []string{"seen", "id"}, []string{"none", "id"}))

@@ -162,6 +162,7 @@ func TestInstantAndAtomicDDL(t *testing.T) {
 		"INSERT INTO a VALUES (1, 'x')")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}, []string{"b", "id"}))
 	x.Do("ALTER TABLE a ADD COLUMN n INT DEFAULT 7 FIRST, ALGORITHM=INSTANT", "UPDATE a SET s = 'y'",
-		"ALTER TABLE a DROP COLUMN s, ALGORITHM=INSTANT", "DELETE FROM a", "CREATE TABLE c AS SELECT 1 AS id", "DROP TABLE a, b")
+		"ALTER TABLE a DROP COLUMN s, ALGORITHM=INSTANT", "DELETE FROM a", "CREATE TABLE c AS SELECT 1 AS id",
+		"DROP TABLE a, b")
 	l.Want("alter a", "update a: 7 1 x -> 7 1 y", "alter a", "delete a: 7 1", "alter c", "alter a", "alter b")
 }

@@ -64,8 +64,10 @@ func newPlay(t *testing.T, e testenv.Engine, seed uint64, rest time.Duration) *p
 	p.own, p.World = own, sourcetest.World{T: t, DB: own.DB.DB, Schema: w.Schema}
 	p.Do("CREATE TABLE people (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT "+
 		"NOT NULL)",
-		"CREATE TABLE visits (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL) ENGINE=MyISAM",
-		"CREATE TABLE cacheaside_checkpoint (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place TEXT NOT NULL, saved BIGINT NOT NULL)")
+		"CREATE TABLE visits (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT "+
+			"NOT NULL) ENGINE=MyISAM",
+		"CREATE TABLE cacheaside_checkpoint (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place "+
+			"TEXT NOT NULL, saved BIGINT NOT NULL)")
 	w.Memory = true
 	for range 2 {
 		p.readers = append(p.readers, p.spawn("play-reader", w))

@@ -181,7 +181,8 @@ func (f *format) compare(told, logged *event.Change, used map[string]bool) (all 
 			}
 			if a.Known() != b.Known() || a.IsNull() != b.IsNull() || a.Text() != want {
 				all = append(all, fmt.Sprintf(
-					"%s: column %s: known %v, NULL %v, %q, and in the log known %v, NULL %v, %q", side.name, column, a.Known(), a.IsNull(), a.Text(), b.Known(), b.IsNull(), want))
+					"%s: column %s: known %v, NULL %v, %q, and in the log known %v, NULL %v, %q", side.name, column,
+					a.Known(), a.IsNull(), a.Text(), b.Known(), b.IsNull(), want))
 			}
 		}
 	}

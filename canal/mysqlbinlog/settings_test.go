@@ -43,9 +43,11 @@ func howTheLogIsWritten(t *testing.T, e testenv.Engine) {
 			long := strings.Repeat("long ", 200)
 			x.Do("INSERT INTO a VALUES (1, '"+long+"'), (2, 'y')", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a",
 				"INSERT INTO m VALUES (1, 'z')", "ALTER TABLE a COMMENT = '"+long+"'", "TRUNCATE TABLE a",
-				"INSERT INTO a SELECT seq, 's' FROM "+testenv.Numbers(1, 3)+" ORDER BY seq", "RENAME TABLE a TO b, m TO a")
+				"INSERT INTO a SELECT seq, 's' FROM "+testenv.Numbers(1, 3)+
+					" ORDER BY seq", "RENAME TABLE a TO b, m TO a")
 			l.Want("insert a: 1 "+long, "insert a: 2 y", "update a: 1 "+long+" -> 3 "+long, "delete a: 2 y",
-				"delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s", "insert a: 3 s",
+				"delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s",
+				"insert a: 3 s",
 				"alter a", "replace b", "alter m", "replace a")
 		})
 	}
@@ -230,8 +232,12 @@ func testSessionsOfAllSettings(x *world) {
 	for _, setting := range [][2]string{{"binlog_format", "STATEMENT"}, {"binlog_format", "MIXED"},
 		{"binlog_row_image", "MINIMAL"}, {"binlog_row_image", "NOBLOB"}, {"sql_mode", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"}} {
 		for i, s := range []string{
-			"INSERT INTO a VALUES (1, 'a', 1, 'x'), (2, 'b', 1, 'x'), (3, NULL, 1, NULL)", "UPDATE a SET n = n + 1", "UPDATE a SET email = 'c' WHERE id = 1", "UPDATE a SET email = 'a' WHERE email = 'b'", "UPDATE a SET id = 4 WHERE id = 1",
-			"REPLACE INTO a VALUES (2, 'c', 5, 'y')", "INSERT INTO a VALUES (2, 'd', 6, 'z') ON DUPLICATE KEY UPDATE email = 'e', b = 'zz'", "UPDATE a SET b = CONCAT('it\\'s ', n)", "DELETE FROM a WHERE email = 'e'", "DELETE FROM a",
+			"INSERT INTO a VALUES (1, 'a', 1, 'x'), (2, 'b', 1, 'x'), (3, NULL, 1, NULL)", "UPDATE a SET n = n + 1",
+			"UPDATE a SET email = 'c' WHERE id = 1", "UPDATE a SET email = 'a' WHERE email = 'b'",
+			"UPDATE a SET id = 4 WHERE id = 1",
+			"REPLACE INTO a VALUES (2, 'c', 5, 'y')",
+			"INSERT INTO a VALUES (2, 'd', 6, 'z') ON DUPLICATE KEY UPDATE email = 'e', b = 'zz'",
+			"UPDATE a SET b = CONCAT('it\\'s ', n)", "DELETE FROM a WHERE email = 'e'", "DELETE FROM a",
 		} {
 			if setting[0] == "sql_mode" {
 				s = strings.ReplaceAll(s, "\\'", "''")

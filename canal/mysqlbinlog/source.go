@@ -50,7 +50,7 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	if err != nil {
 		return err
 	}
-	parts := make(chan part, 64) // the log is read on while parts are delivered; each has at most some 256 KiB
+	parts := make(chan part, 8) // the log is read on while these are delivered
 	r := &reader{ctx: ctx, at: from, out: parts, unread: map[*replication.RowsEvent]error{},
 		asked: from.set.Clone()}
 	r.first = &part{Batch: event.Batch{Changes: replaced, Position: from.text(), Missing: missing}}

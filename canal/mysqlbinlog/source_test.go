@@ -24,7 +24,8 @@ func testRowChangesAreDelivered(x *world) {
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20), n INT UNSIGNED)", "CREATE TABLE other (id INT)")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	x.Do("INSERT INTO a VALUES (1, 'x', NULL), (2, 'y', 4000000000)", "UPDATE a SET id = 3, n = 5 WHERE id = 2",
-		"INSERT INTO other VALUES (1)", "DELETE FROM a WHERE id = 1", "TRUNCATE TABLE a", "ALTER TABLE a ADD COLUMN z INT FIRST", "INSERT INTO a VALUES (7, 8, '', 0)")
+		"INSERT INTO other VALUES (1)", "DELETE FROM a WHERE id = 1", "TRUNCATE TABLE a",
+		"ALTER TABLE a ADD COLUMN z INT FIRST", "INSERT INTO a VALUES (7, 8, '', 0)")
 	l.Want("insert a: 1 x NULL", "insert a: 2 y 4000000000", "update a: 2 y 4000000000 -> 3 y 5", "delete a: 1 x NULL",
 		"truncate a", "alter a", "insert a: 7 8  0")
 	for _, c := range l.Changes(7) {

@@ -56,8 +56,10 @@ func TestVersionedTables(t *testing.T) {
 					history = nil
 				}
 				x.session("binlog_row_image", image, append([]string{
-					"INSERT INTO a (id, v) VALUES (1, 1), (2, 2)", "UPDATE a SET v = 5 WHERE id = 1", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a WHERE id = 2",
-					"UPDATE a SET v = 6", "DELETE FROM a"}, append(history, "INSERT INTO a (id, v) VALUES (9, 9)")...)...)
+					"INSERT INTO a (id, v) VALUES (1, 1), (2, 2)", "UPDATE a SET v = 5 WHERE id = 1",
+					"UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a WHERE id = 2",
+					"UPDATE a SET v = 6", "DELETE FROM a"}, append(history,
+					"INSERT INTO a (id, v) VALUES (9, 9)")...)...)
 				ids := []string{"insert: none -> 1", "insert: none -> 2", "update: 1 -> 1", "update: 1 -> 3",
 					"delete: 2 -> none", "update: 3 -> 3", "delete: 3 -> none", "insert: none -> 9"}
 				values := []string{"insert: none -> 1", "insert: none -> 2", "update: 1 -> 5", "update: 5 -> 5",
@@ -82,8 +84,10 @@ func TestHistoricalRowsAreNotDelivered(t *testing.T) {
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	x.session("system_versioning_insert_history", "ON",
-		"INSERT INTO a (id, v, row_start, row_end) VALUES (7, 7, '2020-01-01', '2021-01-01')", "INSERT INTO a (id, v) VALUES (1, 1)",
-		"REPLACE INTO a (id, v) VALUES (1, 2)", "INSERT INTO a (id, v) VALUES (1, 3) ON DUPLICATE KEY UPDATE v = 4", "DELETE HISTORY FROM a", "INSERT INTO a (id, v) VALUES (8, 8)")
+		"INSERT INTO a (id, v, row_start, row_end) VALUES (7, 7, '2020-01-01', '2021-01-01')",
+		"INSERT INTO a (id, v) VALUES (1, 1)",
+		"REPLACE INTO a (id, v) VALUES (1, 2)", "INSERT INTO a (id, v) VALUES (1, 3) ON DUPLICATE KEY UPDATE v = 4",
+		"DELETE HISTORY FROM a", "INSERT INTO a (id, v) VALUES (8, 8)")
 	want := []string{"insert: none -> 1 1", "delete: 1 1 -> none", "insert: none -> 1 2", "update: 1 2 -> 1 4",
 		"insert: none -> 8 8"}
 	for i, c := range l.Changes(len(want)) {

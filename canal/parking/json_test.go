@@ -192,7 +192,8 @@ func TestRead(t *testing.T) {
 	write(`{"reason":"secr`)
 	got := read(f.Read())
 	want := []string{"one", "canal: parked: line 2: not JSON, at byte 15", "two",
-		"canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three", "canal: parked: line 8: cut off, for example by a crash: not JSON, at byte 15"}
+		"canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three",
+		"canal: parked: line 8: cut off, for example by a crash: not JSON, at byte 15"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}

@@ -154,7 +154,8 @@ func TestBusyConsumer(t *testing.T) {
 func TestCatalogOfManyPartitions(t *testing.T) {
 	x := own(t, "max_locks_per_transaction=1000")
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)",
-		"DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
+		"DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM "+
+			"(%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
 	conn, err := x.source().connect(t.Context())
 	x.Check(err)
 	defer closeNow(conn)

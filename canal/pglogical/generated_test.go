@@ -33,8 +33,10 @@ func TestCreatePublicationOfGeneratedColumns(t *testing.T) {
 	x := ownFrom(t, 18)
 	create := func(o *Options) { o.CreatePublication = true }
 	x.Do("DROP PUBLICATION cacheaside",
-		"CREATE TABLE users (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "ALTER TABLE users REPLICA IDENTITY FULL",
-		"CREATE TABLE orders (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2))", "ALTER TABLE orders REPLICA IDENTITY FULL")
+		"CREATE TABLE users (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2) STORED)",
+		"ALTER TABLE users REPLICA IDENTITY FULL",
+		"CREATE TABLE orders (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2))",
+		"ALTER TABLE orders REPLICA IDENTITY FULL")
 	l := x.Listen(x.source(create), x.Need([]string{"users", "id", "twice"}))
 	x.Do("INSERT INTO users VALUES (1, 1)", "UPDATE users SET n = 2")
 	l.Want("insert users: 1 1 2", "update users: 1 1 2 -> 1 2 4")
@@ -67,7 +69,8 @@ func TestCreatePublicationOfGeneratedKeys(t *testing.T) {
 	advice := "ALTER PUBLICATION \"cacheaside\" SET (publish_generated_columns = stored)"
 	for table, key := range map[string]string{"users": "id", "orders": "shop, id"} {
 		x.Do("DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside",
-			"CREATE TABLE "+table+" (n INT, shop INT, id INT GENERATED ALWAYS AS (n * 2) STORED, note INT, PRIMARY KEY ("+key+"))", "INSERT INTO "+table+" VALUES (1, 1)")
+			"CREATE TABLE "+table+" (n INT, shop INT, id INT GENERATED ALWAYS AS (n * 2) STORED, note INT, PRIMARY "+
+				"KEY ("+key+"))", "INSERT INTO "+table+" VALUES (1, 1)")
 		need := x.Need([]string{table, "id"})
 		x.IsSetup(x.Start(x.source(create), need).Ended(), "public."+table, "("+key+")", advice)
 		x.Do("UPDATE "+table+" SET note = 1", advice)

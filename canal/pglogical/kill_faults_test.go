@@ -46,8 +46,10 @@ var (
 	}}
 	swapped = fault{name: "the table replaced", ddl: true, do: func(p *play) func() {
 		p.alter("LOCK TABLE users",
-			"CREATE TABLE users_new (n BIGINT, email TEXT NOT NULL UNIQUE, note TEXT, id BIGINT PRIMARY KEY)", "ALTER TABLE users_new REPLICA IDENTITY FULL",
-			"INSERT INTO users_new SELECT n + 1000000000, email, note, id FROM users", "DROP TABLE users", "ALTER TABLE users_new RENAME TO users")
+			"CREATE TABLE users_new (n BIGINT, email TEXT NOT NULL UNIQUE, note TEXT, id BIGINT PRIMARY KEY)",
+			"ALTER TABLE users_new REPLICA IDENTITY FULL",
+			"INSERT INTO users_new SELECT n + 1000000000, email, note, id FROM users", "DROP TABLE users",
+			"ALTER TABLE users_new RENAME TO users")
 		return nil
 	}}
 	rewritten = fault{name: "the table rewritten", ddl: true, do: func(p *play) func() {

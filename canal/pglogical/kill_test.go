@@ -121,7 +121,8 @@ func (p *play) write(r *rand.Rand) {
 		fmt.Sprintf("UPDATE users SET id = %d WHERE email = '%s'", id(), email(id())),
 		fmt.Sprintf("DELETE FROM users WHERE id = %d", id()),
 		fmt.Sprintf("BEGIN; UPDATE users SET n = %d WHERE id = %d; SAVEPOINT a; DELETE FROM users WHERE id = %d; "+
-			"ROLLBACK TO a; "+insert+"(%d, '%s', %d) ON CONFLICT DO NOTHING; COMMIT", n, id(), id(), id(), email(id()), n),
+			"ROLLBACK TO a; "+insert+"(%d, '%s', %d) ON CONFLICT DO NOTHING; COMMIT", n, id(), id(), id(),
+			email(id()), n),
 		insert + fmt.Sprintf("(%d, '%s', %d), (%d, '%s', %d) ON CONFLICT DO NOTHING", id(), email(id()), n, id(),
 			email(id()), n),
 	}[r.IntN(7)]

@@ -72,7 +72,8 @@ func killedWriter() {
 			var was string
 			_ = tx.GetContext(ctx, &was, "SELECT email FROM users WHERE id = $1 FOR UPDATE", id)
 			_, err := tx.ExecContext(ctx,
-				"INSERT INTO users VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET email = $2, n = users.n + 1", id, email, n)
+				"INSERT INTO users VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET email = $2, n = users.n + 1", id,
+				email, n)
 			if err == nil && was != "" {
 				err = consistency.Touch(ctx, p.ByEmail[0].Key(was))
 			}
@@ -137,5 +138,6 @@ func TestOutboxWriterIsKilled(t *testing.T) {
 		return len(stale) == 0
 	})
 	t.Logf("killed %d times, %d of them between a commit and its invalidation; %d messages since the Consumer has "+
-		"last started; %d keys compared, %.2f of them cached", kills, between, o.Consumer.Stats().Messages, o.reader.Keys(kills), cached)
+		"last started; %d keys compared, %.2f of them cached", kills, between, o.Consumer.Stats().Messages,
+		o.reader.Keys(kills), cached)
 }

@@ -179,7 +179,8 @@ func TestOutboxOfPlainUser(t *testing.T) {
 	need.Messages = []string{"cacheaside:shop"}
 	l := x.Listen(x.source(), need)
 	for n, session := range []string{"", "&default_query_exec_mode=simple_protocol",
-		"&default_query_exec_mode=exec&standard_conforming_strings=off", "&search_path=nowhere&bytea_output=escape", "&client_encoding=LATIN1", "&default_transaction_isolation=serializable"} {
+		"&default_query_exec_mode=exec&standard_conforming_strings=off", "&search_path=nowhere&bytea_output=escape",
+		"&client_encoding=LATIN1", "&default_transaction_isolation=serializable"} {
 		db, err := sqlx.Open("pgx", strings.Replace(x.server.DSN(t), x.server.User+"@", x.name+"@", 1)+session)
 		x.Check(err)
 		t.Cleanup(func() { db.Close() })

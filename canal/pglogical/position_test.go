@@ -22,7 +22,8 @@ func TestPositionText(t *testing.T) {
 		t.Error(q, err)
 	}
 	for _, text := range []event.Position{"", "mysql:1", "postgresql:", "postgresql:7:x:1/2:abc:db",
-		"postgresql:7:0:1/2:abc:db", "postgresql:7:1:1/2x:abc:db", "postgresql:7:1:12:abc:db", "postgresql:7:1:100000000/2:abc:db"} {
+		"postgresql:7:0:1/2:abc:db", "postgresql:7:1:1/2x:abc:db", "postgresql:7:1:12:abc:db",
+		"postgresql:7:1:100000000/2:abc:db"} {
 		if _, err := parse(text); !errors.Is(err, canal.ErrPositionLost) {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -39,7 +39,8 @@ func TestPublicationIsChangedAndRestored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := shared(t)
 			x.Do("CREATE SCHEMA other", "CREATE TABLE users (id INT PRIMARY KEY, n INT)",
-				"CREATE TABLE kept (id INT PRIMARY KEY)", "INSERT INTO users VALUES (1, 1)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
+				"CREATE TABLE kept (id INT PRIMARY KEY)", "INSERT INTO users VALUES (1, 1)",
+				"DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
 			if name == "a schema" {
 				x.Do("ALTER PUBLICATION cacheaside SET TABLES IN SCHEMA public")
 			}
@@ -92,7 +93,8 @@ func TestTableIsChangedAndRestored(t *testing.T) {
 	replaced(l, "not logged while the Source runs", 1)
 	need.From = saved(l)
 	for _, s := range []string{unlogged,
-		"ALTER TABLE users RENAME TO old; ALTER TABLE two RENAME TO users; ALTER TABLE users RENAME TO two; ALTER TABLE old RENAME TO users"} {
+		"ALTER TABLE users RENAME TO old; ALTER TABLE two RENAME TO users; ALTER TABLE users RENAME TO two; ALTER " +
+			"TABLE old RENAME TO users"} {
 		x.Do(s)
 		l = x.Listen(x.source(), need)
 		replaced(l, "while no Source ran: "+s, 1)
@@ -108,7 +110,8 @@ func TestTableIsChangedAndRestored(t *testing.T) {
 func TestPartitionIsDetachedAndAttached(t *testing.T) {
 	x := shared(t)
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY) PARTITION BY RANGE (id)",
-		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
+		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)", "DROP PUBLICATION cacheaside",
+		"CREATE PUBLICATION cacheaside FOR TABLE users")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
 	x.Do("BEGIN; ALTER TABLE users DETACH PARTITION users_1; INSERT INTO users_1 VALUES (1); ALTER TABLE users " +
 		"ATTACH PARTITION users_1 FOR VALUES FROM (0) TO (10); COMMIT")
@@ -131,7 +134,8 @@ func TestMaintenanceIsNoDDL(t *testing.T) {
 	}
 	before := sum()
 	for _, s := range []string{"DELETE FROM users WHERE id > 500", "VACUUM users", "ANALYZE users",
-		"VACUUM (FREEZE, ANALYZE) users", "CREATE INDEX ON users (n)", "REINDEX TABLE users", "VACUUM FREEZE pg_class", "VACUUM FULL pg_class", "VACUUM FREEZE pg_publication"} {
+		"VACUUM (FREEZE, ANALYZE) users", "CREATE INDEX ON users (n)", "REINDEX TABLE users", "VACUUM FREEZE pg_class",
+		"VACUUM FULL pg_class", "VACUUM FREEZE pg_publication"} {
 		x.Do(s)
 		if sum() != before {
 			t.Errorf("%s changes the catalog", s)

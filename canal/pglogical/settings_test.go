@@ -43,7 +43,9 @@ func TestSetup(t *testing.T) {
 			x := shared(t)
 			x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT, n INT NOT NULL UNIQUE, twice INT GENERATED "+
 				"ALWAYS AS (n * 2) STORED)", "CREATE TABLE other (id INT)",
-				"CREATE TABLE part (id INT PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)", "CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20)")
+				"CREATE TABLE part (id INT PRIMARY KEY) PARTITION BY RANGE (id)",
+				"CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)",
+				"CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20)")
 			if c.do != "" {
 				x.Do(c.do)
 			}
@@ -148,7 +150,8 @@ func TestCreatePublication(t *testing.T) {
 func TestSlotOlderThanPublication(t *testing.T) {
 	x := shared(t)
 	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY)",
-		"SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "INSERT INTO users VALUES (1)", "CREATE PUBLICATION cacheaside FOR ALL TABLES")
+		"SELECT pg_create_logical_replication_slot('"+x.name+
+			"', 'pgoutput')", "INSERT INTO users VALUES (1)", "CREATE PUBLICATION cacheaside FOR ALL TABLES")
 	l := x.Start(x.source(), x.Need([]string{"users", "id"}))
 	if x.server.Major(t) < 18 {
 		x.IsSetup(l.Ended(), "older than the publication", "pg_drop_replication_slot('"+x.name+"')")
@@ -207,7 +210,8 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"postgres://x:secret@[/", "postgres://u:se/cret@h", "postgres://u:secret#x@h",
-		"postgres://h?password=secret&port=x", `host=h password=sec\ ret port=x`, "host=h password=sec ret", "host=h password='secret"} {
+		"postgres://h?password=secret&port=x", `host=h password=sec\ ret port=x`, "host=h password=sec ret",
+		"host=h password='secret"} {
 		_, err := New(Options{ConnString: s})
 		if err == nil || !strings.Contains(err.Error(), "Options.ConnString cannot be read") {
 			t.Errorf("%s: %v", s, err)

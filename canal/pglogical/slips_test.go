@@ -209,7 +209,8 @@ func TestOldRowsOfPartitions(t *testing.T) {
 	x := shared(t)
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT) PARTITION BY RANGE (id)",
 		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)",
-		"ALTER TABLE users REPLICA IDENTITY FULL", "ALTER PUBLICATION cacheaside SET (publish_via_partition_root = true)", "INSERT INTO users VALUES (1, 'a')")
+		"ALTER TABLE users REPLICA IDENTITY FULL",
+		"ALTER PUBLICATION cacheaside SET (publish_via_partition_root = true)", "INSERT INTO users VALUES (1, 'a')")
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
 	x.Do("UPDATE users SET email = 'b'", "UPDATE users SET id = 2", "DELETE FROM users")
 	l.Want("update users: 1 ? -> 1 b", "update users: 1 ? -> 2 b", "delete users: 2 ?")

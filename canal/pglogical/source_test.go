@@ -18,7 +18,8 @@ func TestRows(t *testing.T) {
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}, []string{"whole", "id"}))
 	x.Do("INSERT INTO users VALUES (1, 'a', 1), (2, NULL, 2)", "UPDATE users SET email = 'b' WHERE id = 1",
 		"UPDATE users SET id = 3 WHERE id = 1", "DELETE FROM users WHERE id = 2",
-		"INSERT INTO whole VALUES (1, 'a', 1)", "UPDATE whole SET email = 'b' WHERE id = 1", "DELETE FROM whole WHERE id = 1")
+		"INSERT INTO whole VALUES (1, 'a', 1)", "UPDATE whole SET email = 'b' WHERE id = 1",
+		"DELETE FROM whole WHERE id = 1")
 	l.Want("insert users: 1 a 1", "insert users: 2 NULL 2", "update users: 1 ? ? -> 1 b 1",
 		"update users: 1 ? ? -> 3 b 1", "delete users: 2 ? ?",
 		"insert whole: 1 a 1", "update whole: 1 a 1 -> 1 b 1", "delete whole: 1 b 1")
@@ -90,7 +91,9 @@ func TestPartitions(t *testing.T) {
 
 func partitions(x *world, viaRoot bool) {
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)",
-		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)", "CREATE TABLE users_11 PARTITION OF users_1 FOR VALUES FROM (0) TO (5)", "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)",
+		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id)",
+		"CREATE TABLE users_11 PARTITION OF users_1 FOR VALUES FROM (0) TO (5)",
+		"CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)",
 		fmt.Sprintf("ALTER PUBLICATION cacheaside SET (publish_via_partition_root = %v)", viaRoot))
 	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
 	x.Do("INSERT INTO users VALUES (1, 1), (11, 1)", "UPDATE users SET id = 12 WHERE id = 1")
@@ -124,7 +127,8 @@ func counts(l *sourcetest.Listener, what string) (n int) {
 func TestPartitionIsBound(t *testing.T) {
 	x := shared(t)
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY) PARTITION BY RANGE (id)",
-		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)", "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)")
+		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)",
+		"CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (10) TO (20)")
 	l := x.Listen(x.source(), x.Need([]string{"users_1", "id"}, []string{"users", "id"}))
 	x.Do("INSERT INTO users VALUES (1), (11)")
 	l.Changes(3)
@@ -158,7 +162,8 @@ func TestLargeTransaction(t *testing.T) {
 	x.Do(`BEGIN; INSERT INTO users SELECT n, repeat('x', 100) FROM generate_series(1, 3000) n;
 		SAVEPOINT a; INSERT INTO users SELECT n, 'no' FROM generate_series(3001, 6000) n; ROLLBACK TO a;
 		INSERT INTO users SELECT n, 'yes' FROM generate_series(3001, 6000) n; SAVEPOINT b; DELETE FROM users; ROLLBACK TO b; COMMIT`,
-		"BEGIN; INSERT INTO users SELECT n, 'no' FROM generate_series(6001, 9000) n; ROLLBACK", "INSERT INTO users VALUES (6001, 'last')")
+		"BEGIN; INSERT INTO users SELECT n, 'no' FROM generate_series(6001, 9000) n; ROLLBACK",
+		"INSERT INTO users VALUES (6001, 'last')")
 	testenv.Eventually(x, "it was spilled", func() bool {
 		return x.Ask("SELECT spill_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = $1", x.name) == "true"
 	})

@@ -34,8 +34,12 @@ var samples = []sample{
 func TestValuesOfAllTypes(t *testing.T) {
 	x := shared(t)
 	x.Do("ALTER DATABASE "+x.name+" SET datestyle = 'German'", "ALTER DATABASE "+x.name+" SET timezone = 'Asia/Tokyo'",
-		"ALTER DATABASE "+x.name+" SET bytea_output = 'escape'", "ALTER DATABASE "+x.name+" SET intervalstyle = 'iso_8601'", "ALTER DATABASE "+x.name+" SET extra_float_digits = -3", "ALTER DATABASE "+x.name+" SET client_encoding = 'LATIN1'",
-		"CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)", "CREATE DOMAIN shorter AS short CHECK (length(VALUE) < 4)", "CREATE DOMAIN feeling AS mood", "CREATE DOMAIN days AS DATE", "CREATE TYPE pair AS (a INT, b TEXT)")
+		"ALTER DATABASE "+x.name+" SET bytea_output = 'escape'",
+		"ALTER DATABASE "+x.name+" SET intervalstyle = 'iso_8601'", "ALTER DATABASE "+x.name+
+			" SET extra_float_digits = -3", "ALTER DATABASE "+x.name+" SET client_encoding = 'LATIN1'",
+		"CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)",
+		"CREATE DOMAIN shorter AS short CHECK (length(VALUE) < 4)", "CREATE DOMAIN feeling AS mood",
+		"CREATE DOMAIN days AS DATE", "CREATE TYPE pair AS (a INT, b TEXT)")
 	columns, values, nulls := "", "", ""
 	for i, s := range samples {
 		columns += fmt.Sprintf(", c%d %s", i, s.kind)

@@ -58,7 +58,8 @@ func (l *logged) unlogged(position string) {
 	l.check(err)
 	defer conn.Close()
 	for _, statement := range []string{"SET SESSION sql_log_bin = 0",
-		"REPLACE INTO cacheaside_checkpoint (name, token, place, saved) VALUES ('canal', 3, '" + position + "', UNIX_TIMESTAMP() * 1000000)", "SET SESSION sql_log_bin = 1"} {
+		"REPLACE INTO cacheaside_checkpoint (name, token, place, saved) VALUES ('canal', 3, '" + position +
+			"', UNIX_TIMESTAMP() * 1000000)", "SET SESSION sql_log_bin = 1"} {
 		_, err := conn.ExecContext(l.Context(), statement)
 		l.check(err)
 	}

@@ -61,7 +61,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 	w.check(p.CreateTable(ctx))
 	w.check(p.Park(ctx, parking.Parked{Reason: "CANARY-VALUE", Message: []byte("CANARY-VALUE")}))
 	for _, statement := range []string{"CREATE TABLE secret (id VARCHAR(40) PRIMARY KEY)",
-		"INSERT INTO secret VALUES ('CANARY-KEY'), ('CANARY-KEY-2')", "CREATE USER canary IDENTIFIED BY 'CANARY-MYSQL'", "GRANT ALL ON *.* TO canary"} {
+		"INSERT INTO secret VALUES ('CANARY-KEY'), ('CANARY-KEY-2')", "CREATE USER canary IDENTIFIED BY 'CANARY-MYSQL'",
+		"GRANT ALL ON *.* TO canary"} {
 		_, err := db.ExecContext(ctx, statement)
 		w.check(err)
 	}

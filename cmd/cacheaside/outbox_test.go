@@ -53,7 +53,8 @@ func TestOutbox(t *testing.T) {
 	}
 	w.check(o.Put(ctx, failed, second, all, secret, item(6, "due")))
 	_, err := db.ExecContext(ctx,
-		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('shop', x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0, 0)")
+		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, "+
+			"attempts, admit) VALUES ('shop', x'07', 0, 0, 'a/b\x1b', '1', 'x', 0, 0, 0, 0, 0)")
 	w.check(err)
 
 	s := parsed[shownOutbox](w, exitOK, "outbox", "ls")
@@ -102,7 +103,8 @@ func TestOutbox(t *testing.T) {
 	w.check(err)
 	w.check(other.Put(ctx, item(8, "other")))
 	_, err = db.ExecContext(ctx,
-		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0, 0)")
+		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, "+
+			"attempts, admit) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0, 0)")
 	w.check(err)
 	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 9 || len(s.Namespaces) != 3 ||
 		len(s.Listed) != 9 {

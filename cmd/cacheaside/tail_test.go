@@ -139,7 +139,9 @@ func TestTailGaps(t *testing.T) {
 	for _, m := range []string{
 		message(0, 7, 1, 2, "kabcdefgh"), message(0, 7, 2, 3, "luser"), message(0, 8, 5, 6, "k"),
 		message(0, 8, 3, 5, "ttold"), message(0, 8, 3, 5, "ttold"),
-		"nonsense\x1b[31m\u009b", "", message(0, 8, 6, 7, "x"), message(99, 8, 6, 7, "k"), message(0, 8, 7, 8, "l\x1b[31m"), strings.Repeat("\xff", 1<<20), "\xd1{\"id\":7}", "\xd1\x00", message(0, 9, 8, 9, "k"), message(0, 9, 9, 10, "gp\x1b[31m\x00abcdefgh"), message(0, 9, 10, 11, "gabcdefg"),
+		"nonsense\x1b[31m\u009b", "", message(0, 8, 6, 7, "x"), message(99, 8, 6, 7, "k"),
+		message(0, 8, 7, 8, "l\x1b[31m"), strings.Repeat("\xff", 1<<20), "\xd1{\"id\":7}", "\xd1\x00",
+		message(0, 9, 8, 9, "k"), message(0, 9, 9, 10, "gp\x1b[31m\x00abcdefgh"), message(0, 9, 10, 11, "gabcdefg"),
 	} {
 		w.check(rdb.Publish(t.Context(), invalidation.Topic("cacheaside", 0), m).Err())
 	}
@@ -150,7 +152,9 @@ func TestTailGaps(t *testing.T) {
 			map[bool]string{true: " late"}[h.Late]), " "))
 	}
 	want := []string{"listening 0", "announced 2 keys", "announced 3 loader", "gap 5", "announced 6 keys",
-		"announced 5 told late", "malformed 0", "malformed 0", "announced 7 unknown", "malformed 0", "announced 8 loader", "malformed 0", "question 0", "malformed 0", "announced 9 keys", "announced 10 groups", "announced 11 unknown"}
+		"announced 5 told late", "malformed 0", "malformed 0", "announced 7 unknown", "malformed 0",
+		"announced 8 loader", "malformed 0", "question 0", "malformed 0", "announced 9 keys", "announced 10 groups",
+		"announced 11 unknown"}
 	if !slices.Equal(got, want) {
 		t.Errorf("it reports\n%q, want\n%q", got, want)
 	}
@@ -179,7 +183,8 @@ func TestTailForPeople(t *testing.T) {
 		t.Errorf("exit code %d: %s", c, errs)
 	}
 	w.says(out.String(), "TIME", "10 keys: key#6162636465666768", "and 2 more", "gap: announcements after 2, up to 4",
-		"all keys of", "malformed", "2 bytes for listeners", "1 group: group#6162636465666768 of pages", "0000000000000007")
+		"all keys of", "malformed", "2 bytes for listeners", "1 group: group#6162636465666768 of pages",
+		"0000000000000007")
 	if !harmless(out.String()) {
 		t.Errorf("%q", out.String())
 	}

@@ -35,7 +35,8 @@ func TestListen(t *testing.T) {
 	}
 	listeners := func() (n int) {
 		if err := admin.QueryRow(t.Context(),
-			"SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()").Scan(&n); err != nil {
+			"SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()").Scan(
+			&n); err != nil {
 			t.Error(err)
 		}
 		return n

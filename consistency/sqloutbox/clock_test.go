@@ -95,7 +95,8 @@ func (t *outboxTest) clocks() (ahead func(time.Duration), db *sqlx.DB) {
 		by := (is - d).Microseconds()
 		is = d
 		t.exec(t.db, fmt.Sprintf(
-			"UPDATE cacheaside_outbox SET due = due + %d, created = created + %d, since = CASE since WHEN 0 THEN 0 ELSE since + %d END", by, by, by))
+			"UPDATE cacheaside_outbox SET due = due + %d, created = created + %d, since = CASE since WHEN 0 THEN 0 "+
+				"ELSE since + %d END", by, by, by))
 	}, t.db
 }
 

@@ -504,7 +504,8 @@ func (t *outboxTest) sessionOf(db *sqlx.DB) string {
 		defer tx.Rollback()
 		t.exec(tx, "SET LOCAL standard_conforming_strings = on") // without it the driver refuses some queries
 		t.check(tx.Get(&settings,
-			"SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name <> 'standard_conforming_strings'"))
+			"SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name <> "+
+				"'standard_conforming_strings'"))
 		return settings
 	}
 	var times [2]string
@@ -520,7 +521,8 @@ func (t *outboxTest) sessionOf(db *sqlx.DB) string {
 func TestHostileKeys(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		for _, text := range []string{
-			"'); DROP TABLE cacheaside_outbox; --", "x'41', 0, 0); --", "\\'", "\x00", "%s%d", "?", ":name", "$1", "/*! SELECT */", strings.Repeat("'", 300), "\xff\xfe", "-- \n", "''",
+			"'); DROP TABLE cacheaside_outbox; --", "x'41', 0, 0); --", "\\'", "\x00", "%s%d", "?", ":name", "$1",
+			"/*! SELECT */", strings.Repeat("'", 300), "\xff\xfe", "-- \n", "''",
 		} {
 			t.check(t.Put(t.ctx(), textItem(text)))
 			got := t.eventually(t.Outbox, 1)
@@ -617,7 +619,8 @@ func TestForeignRows(t *testing.T) {
 			id, err := parseID(consistency.NewID())
 			t.check(err)
 			t.exec(t.db, fmt.Sprintf(
-				"INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts, admit) VALUES (%s, %s, %d, %d, %d, %s, %s, %s, %d, %d, %d, %d, 0)",
+				"INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, "+
+					"again, reload, attempts, admit) VALUES (%s, %s, %d, %d, %d, %s, %s, %s, %d, %d, %d, %d, 0)",
 				t.mine().namespace, t.hex(string(id[:])), numbers[0], numbers[1], numbers[2], t.hex(loader),
 				t.hex(version), t.hex("ab"), numbers[3], numbers[4], numbers[5], numbers[6]))
 		}

@@ -352,8 +352,10 @@ func (t *outboxTest) plan(statement string) (nodes string, pages int) {
 func (t *outboxTest) fill(n int, ago time.Duration) {
 	t.Helper()
 	t.exec(t.db, fmt.Sprintf(
-		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) "+
-			"SELECT %s, decode(lpad(to_hex(n), 32, '0'), 'hex'), %s - %d + n, %s - %d + n, 'user', '1', convert_to(n::text, 'UTF8'), 0, 0, 0, 0, 0 FROM generate_series(1, %d) AS n",
+		"INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, "+
+			"attempts, admit) "+
+			"SELECT %s, decode(lpad(to_hex(n), 32, '0'), 'hex'), %s - %d + n, %s - %d + n, 'user', '1', "+
+			"convert_to(n::text, 'UTF8'), 0, 0, 0, 0, 0 FROM generate_series(1, %d) AS n",
 		t.mine().namespace, postgresNow, micros(ago), postgresNow, micros(ago), n))
 }
 

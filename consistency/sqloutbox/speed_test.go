@@ -112,7 +112,8 @@ func (t *outboxTest) deepMySQL(n int) time.Duration {
 	t.check(func() error {
 		_, err := t.db.Exec("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, " +
 			"all_keys, again, reload, attempts, admit) " +
-			"SELECT '" + testSpace + "', UNHEX(LPAD(HEX(seq), 32, '0')), 1000000 + seq, 1000000, 'user', '1', seq, 0, 0, 0, 0, 0 FROM " + testenv.Numbers(1, n))
+			"SELECT '" + testSpace + "', UNHEX(LPAD(HEX(seq), 32, '0')), 1000000 + seq, 1000000, 'user', '1', seq, " +
+			"0, 0, 0, 0, 0 FROM " + testenv.Numbers(1, n))
 		return err
 	}())
 	conn, err := t.db.Connx(t.ctx())

@@ -32,7 +32,8 @@ func startNeighbour(t *testing.T, address string) *neighbour {
 	server := testenv.StartPostgres(t)
 	n := &neighbour{t: t, db: sqlx.NewDb(server.DB(t), "pgx")}
 	do(t, n.db.DB, "CREATE TABLE notes (id BIGINT PRIMARY KEY, text TEXT NOT NULL)",
-		"INSERT INTO notes SELECT i, 'old' FROM generate_series(1, 300) i", "CREATE PUBLICATION cacheaside FOR TABLE notes")
+		"INSERT INTO notes SELECT i, 'old' FROM generate_series(1, 300) i",
+		"CREATE PUBLICATION cacheaside FOR TABLE notes")
 	rdb := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
 	cache, err := cacheaside.New(rdb, nil)
 	n.must(err)

@@ -445,7 +445,8 @@ func TestCompression(t *testing.T) {
 		{strings.Repeat("a", 100), false}, // not above
 		{strings.Repeat("a", 101), true},
 		{strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ\x00\x01", 1) +
-			"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8!#$%&/()=?{[]}@*+~'-_.:,;<>|\x80\x81\x82\x83\x84\x85\x86", false}, // would be longer
+			// would be longer
+			"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8!#$%&/()=?{[]}@*+~'-_.:,;<>|\x80\x81\x82\x83\x84\x85\x86", false},
 	} {
 		p, err := c.Encode(x.v)
 		if err != nil || p.Compressed != x.want || x.want && len(p.Bytes) >= len(x.v) {

@@ -191,8 +191,10 @@ func TestPointers(t *testing.T) {
 	pointer(t, c, named2(one), 15)
 	pointer(t, c, []int{1}, 15)
 	want := []string{
-		"*codec_test.base", "*codec_test.base", "*codec_test.base", "*codec_test.base", "**codec_test.base", "**codec_test.base",
-		"*interface {}", "*interface {}", "*interface {}", "*interface {}", "codec_test.named2", "codec_test.named2", "*[]int", "*[]int",
+		"*codec_test.base", "*codec_test.base", "*codec_test.base", "*codec_test.base", "**codec_test.base",
+		"**codec_test.base",
+		"*interface {}", "*interface {}", "*interface {}", "*interface {}", "codec_test.named2", "codec_test.named2",
+		"*[]int", "*[]int",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)

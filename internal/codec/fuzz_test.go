@@ -45,7 +45,8 @@ func FuzzDecode(f *testing.F) {
 			"x": []byte{1}})
 	}
 	for _, b := range []string{"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff",
-		"\xd7\xff\xdf\xff\xff\xff\xff\x00\x00\x00", "\x91\x91\x91\x90", "[[[", "\xcf\x00\x00\x00\x00\x00\x00\x00\x30", "\x82\xa1L\x90\xa1L\x91\x80"} {
+		"\xd7\xff\xdf\xff\xff\xff\xff\x00\x00\x00", "\x91\x91\x91\x90", "[[[", "\xcf\x00\x00\x00\x00\x00\x00\x00\x30",
+		"\x82\xa1L\x90\xa1L\x91\x80"} {
 		f.Add(uint8(codec.MsgPack), false, []byte(b))
 		f.Add(uint8(codec.MsgPack), true, s2.Encode(nil, []byte(b)))
 	}
@@ -75,7 +76,8 @@ func TestDecodeMillions(t *testing.T) {
 	var corpus [][]byte
 	for _, id := range []codec.ID{codec.JSON, codec.MsgPack} {
 		for _, v := range []any{
-			"text", []byte("bytes"), []any{"b", 1, -1, 1.5, nil, true, map[string]any{}}, map[string]any{"t": time.Unix(7, 8).UTC(), "x": []byte{1}},
+			"text", []byte("bytes"), []any{"b", 1, -1, 1.5, nil, true, map[string]any{}},
+			map[string]any{"t": time.Unix(7, 8).UTC(), "x": []byte{1}},
 			fuzzed{I: -1, U: math.MaxUint64, F: 1.5, S: "x", B: []byte{1}, T: time.Unix(5, 6).UTC(), L: []fuzzed{{}},
 				M: map[string]*fuzzed{"a": nil}},
 		} {

@@ -159,7 +159,8 @@ func TestErrorsShowNoValue(t *testing.T) {
 			`{"Age":987654}`, `{"Age":"SECRET"}`, `{"Name":987654}`, `{"In":{"SECRET":1}}`, `SECRET`, `{"Name":"SECRET`,
 			`{"Name":"SECRET"}SECRET`,
 			`{"SECRET`, `{"Age":9876.54}`, `"SECRET"`, `[987654]`, "{\"Name\":\"\x01SECRET\"}", `{"Age":1e987654}`,
-			"\x81\xa3Age\xce\x00\x0f\x12\x06", "\x81\xa3Age\xa6SECRET", "\x81\xa2In\x81\xa6SECRET\x01", "\xa6SECRET", "\xd9\xffSECRET", "\x81\xa6SECRET\xc1",
+			"\x81\xa3Age\xce\x00\x0f\x12\x06", "\x81\xa3Age\xa6SECRET", "\x81\xa2In\x81\xa6SECRET\x01", "\xa6SECRET",
+			"\xd9\xffSECRET", "\x81\xa6SECRET\xc1",
 			"\xc7\x06\x01SECRET", "\xd6\xffSECR",
 		} {
 			for _, compressed := range []bool{false, true} {

@@ -105,7 +105,12 @@ func TestTakenInGetTheEndOfTheFlight(t *testing.T) {
 	for want, end := range map[string]func(b *manyBench, tr *trip){
 		"err: caught now":                 func(_ *manyBench, tr *trip) { tr.ended = true; tr.step(func() { panic("now") }) },
 		"err: " + errNotCompleted.Error(): func(_ *manyBench, tr *trip) { tr.end() },
-		"left: " + errStorm.Error():       func(b *manyBench, tr *trip) { go b.group.Close(errStorm); synctest.Wait(); tr.end() },
+		"left: " + errStorm.Error(): func(b *manyBench,
+			tr *trip) {
+			go b.group.Close(errStorm)
+			synctest.Wait()
+			tr.end()
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			manyBubble(t, func(_ *testing.T, b *manyBench) {

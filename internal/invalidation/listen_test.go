@@ -88,7 +88,8 @@ func TestMessagesThatCannotBeRead(t *testing.T) {
 		before := m.clears()
 		numbers := "5 9 "
 		for i, payload := range []string{
-			"", "x", strings.Repeat("x", 1<<16), "\xD2" + string(encode(0, 1, numbers, []byte("k")))[1:], "\xB1", "\xE1 an entry", "\xD1",
+			"", "x", strings.Repeat("x", 1<<16), "\xD2" + string(encode(0, 1, numbers, []byte("k")))[1:], "\xB1",
+			"\xE1 an entry", "\xD1",
 		} {
 			b.check(b.rdb.Publish(b.ctx, c.topic, payload).Err())
 			b.until("counted", func() bool { return c.Stats().Malformed == int64(i)+1 })
@@ -97,7 +98,8 @@ func TestMessagesThatCannotBeRead(t *testing.T) {
 			t.Errorf("%+v, %d clears", s, m.clears()-before)
 		}
 		for i, payload := range []string{ // these are announcements, by their first byte: see TestUnplacedInvalidations
-			"\xC2" + string(encode(0, 1, numbers, []byte("k")))[1:], string(encode(0, 1, "x y ", []byte("k"))), string(encode(1, 1, numbers, []byte("k"))), string(encode(15, 1, numbers, []byte("k"))),
+			"\xC2" + string(encode(0, 1, numbers, []byte("k")))[1:], string(encode(0, 1, "x y ", []byte("k"))),
+			string(encode(1, 1, numbers, []byte("k"))), string(encode(15, 1, numbers, []byte("k"))),
 		} {
 			b.check(b.rdb.Publish(b.ctx, c.topic, payload).Err())
 			b.until("counted", func() bool { return c.Stats().Malformed == int64(i)+8 })

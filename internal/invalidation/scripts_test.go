@@ -144,7 +144,8 @@ func TestGarbageInTheHash(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
 		for _, garbage := range []string{
-			"", " ", "x", "-1", "-0", "0", "0.5", "-1e300", "1e300", "nan", "-nan", "inf", "-inf", "1 2", "4503599627370497", "9007199254740992",
+			"", " ", "x", "-1", "-0", "0", "0.5", "-1e300", "1e300", "nan", "-nan", "inf", "-inf", "1 2",
+			"4503599627370497", "9007199254740992",
 			"99999999999999999999", strings.Repeat("9", 400), "\x00", "0x", "{}",
 		} {
 			b.check(b.rdb.HSet(b.ctx, c.keys[0], "", garbage, "users", garbage).Err())

@@ -136,7 +136,8 @@ func (c *Core) breakCycles(
 	for i, err := range cycles {
 		if row := c.copyFor(ctx, mode, a.create(i)); row != nil {
 			got(a.place(i), row)
-		} else if err == fault.LoadCycle && c.Flights.Separate != nil && c.Source.MayLoadSeparately(ctx, a.texts[i]) { //nolint:errorlint // see above
+		} else if err == fault.LoadCycle && //nolint:errorlint // see above
+			c.Flights.Separate != nil && c.Source.MayLoadSeparately(ctx, a.texts[i]) {
 			separate = append(separate, i)
 		} else {
 			failed(a.place(i), err)

@@ -31,7 +31,8 @@ func TestRights(t *testing.T) {
 		check(t, lease.Release())
 
 		_, err = admin.Exec("ALTER TABLE cacheaside_locks ENABLE ROW LEVEL SECURITY; CREATE POLICY readers ON " +
-			"cacheaside_locks FOR SELECT USING (true); CREATE POLICY writers ON cacheaside_locks FOR INSERT WITH CHECK (true)")
+			"cacheaside_locks FOR SELECT USING (true); CREATE POLICY writers ON cacheaside_locks FOR INSERT WITH " +
+			"CHECK (true)")
 		check(t, err)
 		if _, err := l.TryAcquire(within(t, patience), "a", nil); err == nil ||
 			!strings.Contains(err.Error(), "row-level security") {

@@ -124,7 +124,8 @@ func TestCreateTableAtOnce(t *testing.T) {
 	testenv.Eventually(t, "it waits for the other one", func() bool {
 		var n int
 		err := db.QueryRowContext(t.Context(),
-			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+		).Scan(&n)
 		return err == nil && n == 1
 	})
 	if err := other.Commit(); err != nil {

@@ -367,8 +367,10 @@ func (s *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // counts as unreachable until it serves.
 func TestServerRefuses(t *testing.T) {
 	for _, says := range []string{
-		"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down",
-		"BUSY Redis is busy running a script.", "MISCONF Errors writing to the AOF file: No space left on device", "NOREPLICAS Not enough good replicas to write.", "NOAUTH Authentication required.",
+		"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.",
+		"CLUSTERDOWN The cluster is down",
+		"BUSY Redis is busy running a script.", "MISCONF Errors writing to the AOF file: No space left on device",
+		"NOREPLICAS Not enough good replicas to write.", "NOAUTH Authentication required.",
 	} {
 		t.Run(says[:7], func(t *testing.T) {
 			addr := refusing(t, says)

@@ -71,7 +71,8 @@ func reportHits(t *testing.T, readers []*hitReader, bar float64) {
 		}
 		t.Logf("%-11s %-26s %6.1f thousand a second (%.1f to %.1f), %.2f of by hand, %5.1f us of CPU (%.1f)",
 			strings.TrimPrefix(t.Name(),
-				"TestRedisHitGoroutines/"), r.name, middle(r.rates), slices.Min(r.rates), slices.Max(r.rates), middle(ratios), middle(r.used), slices.Min(r.used))
+				"TestRedisHitGoroutines/"), r.name, middle(r.rates), slices.Min(r.rates), slices.Max(r.rates), middle(
+				ratios), middle(r.used), slices.Min(r.used))
 		if r.name == "cacheaside" && testenv.Accepting && middle(ratios) < bar {
 			t.Errorf("%.2f of by hand, want %.2f", middle(ratios), bar)
 		}

@@ -411,8 +411,10 @@ func (o *blackout) report(out *figures, name string) {
 		name, o.length, len(s.before.waits), len(s.opening.waits), len(s.open.waits), len(s.after.waits),
 		s.before.errors(), s.opening.errors(), s.open.errors(), s.after.errors())
 	out.add("%-22s longest waits %v | %v | %v (p99.9 %v) | %v, at most %v allowed; loads %d, at once %d and %d of "+
-		"%d; rounds past Redis %d, stale by policy %d (%d reads of what another process had invalidated), wrongly stale %d",
-		"", quantile(s.before.waits, 1), quantile(s.opening.waits, 1), quantile(s.open.waits, 1), quantile(s.open.waits, 0.999), quantile(s.after.waits, 1), o.patience(),
+		"%d; rounds past Redis %d, stale by policy %d (%d reads of what another process had invalidated), wrongly "+
+		"stale %d",
+		"", quantile(s.before.waits, 1), quantile(s.opening.waits, 1), quantile(s.open.waits, 1),
+		quantile(s.open.waits, 0.999), quantile(s.after.waits, 1), o.patience(),
 		loads, o.gauges[0].most.Load(), o.gauges[1].most.Load(), o.o.MaxLoads, down, stale, s.excused, s.stale)
 	out.add("%-22s after its return: first hits in Redis after %v, and %v in the one that only reads, last round "+
 		"past it after %v and %v, hits as before after %v",

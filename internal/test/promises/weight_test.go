@@ -124,7 +124,8 @@ func TestWeight(t *testing.T) {
 	_, err = cacheaside.NewLoader(c, "other", load,
 		&cacheaside.LoaderOptions{Weight: cacheaside.WeightOf(func(int) int64 { return 0 })})
 	if err == nil || !strings.Contains(err.Error(),
-		"LoaderOptions.Weight: the function given to WeightOf is a func(int) int64, and this loader needs a func(string) int64") {
+		"LoaderOptions.Weight: the function given to WeightOf is a func(int) int64, and this loader needs a "+
+			"func(string) int64") {
 		t.Error(err)
 	}
 }

@@ -182,7 +182,7 @@ postgres_versions() {
 	for name in "" postgresql-17 postgresql-18; do
 		echo "== the tests on PostgreSQL: ${name:-the installed one}"
 		fetched "$name"
-		on "$name" . "./consistency ./consistency/sqloutbox ./consistency/pgnotify ./lock ./lock/pglock ./bloom ./canal ./canal/parking ./cmd/cacheaside ./examples/repository"
+		on "$name" . "./consistency ./consistency/sqloutbox ./consistency/pgnotify ./consistency/pgxtx ./lock ./lock/pglock ./bloom ./canal ./canal/parking ./cmd/cacheaside ./examples/repository"
 		on "$name" canal/pglogical .
 		on "$name" examples/postgres .
 		on "$name" examples/binlog "-run Postgres ."

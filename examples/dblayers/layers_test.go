@@ -19,6 +19,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/cacheasidetest"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/pgxtx"
 	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -237,7 +238,7 @@ func TestPgx(t *testing.T) {
 			return err
 		}, users.Key(id))
 	})
-	// A transaction of pgx, without the outbox.
+	// A transaction of pgx, whose invalidation is in the outbox too.
 	if _, err := pool.Exec(ctx, "UPDATE users SET name = 'Ada' WHERE id = 42"); err != nil {
 		t.Fatal(err)
 	}
@@ -246,12 +247,14 @@ func TestPgx(t *testing.T) {
 	}
 	check(t, users, func(ctx context.Context, id int64, name string) error {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "UPDATE users SET name = $1 WHERE id = $2", name, id)
-			return err
+			if _, err := tx.Exec(ctx, "UPDATE users SET name = $1 WHERE id = $2", name, id); err != nil {
+				return err
+			}
+			return w.Enqueue(ctx, pgxtx.Tx(tx), users.Key(id))
 		})
-		if err != nil {
-			return err
+		if err == nil {
+			_ = cache.Cache.InvalidateKeys(context.WithoutCancel(ctx), users.Key(id)) // a relay repeats it if it fails
 		}
-		return users.Invalidate(context.WithoutCancel(ctx), id)
+		return err
 	})
 }

@@ -21,6 +21,7 @@ var beginnings = map[string]string{
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":           "NewWriter NewRelay NewMemoryQueue Touch WriteThrough Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
 	"consistency/pgnotify":  "Listen ListenWith",
+	"consistency/pgxtx":     "Tx",
 	"consistency/queuetest": "Run",
 	"consistency/sqloutbox": "New Dialect.Schema",
 	"lock":                  "NewRedis NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",

@@ -184,7 +184,7 @@ postgres_versions() {
 		fetched "$name"
 		on "$name" . "./consistency ./consistency/sqloutbox ./consistency/pgnotify ./consistency/pgxtx ./lock ./lock/pglock ./bloom ./canal ./canal/parking ./cmd/cacheaside ./examples/repository"
 		on "$name" canal/pglogical .
-		on "$name" examples/postgres .
+		on "$name" examples/service .
 		on "$name" examples/binlog "-run Postgres ."
 		on "$name" examples/dblayers "-run Pgx ."
 		echo

@@ -96,39 +96,61 @@ func (p *process) changes(t *testing.T, db *sql.DB, name, city string) {
 	p.gets(t, "/cities/"+city, name)
 }
 
-// The service sees its own writes immediately, and those of other programs soon.
+// The service sees its own writes immediately, and those of other programs soon. Its report is made
+// once a day.
 func TestService(t *testing.T) {
-	server := testenv.StartPostgres(t)
-	db := server.DB(t)
-	do(t, db,
-		"CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, name TEXT NOT NULL)",
-		"ALTER TABLE users REPLICA IDENTITY FULL",
-		"INSERT INTO users VALUES (42, 'London', 'Ada')",
-		"CREATE PUBLICATION cacheaside FOR TABLE users")
-	p := start(t, config{database: server.DSN(t), redis: testenv.SharedRedis(t).Addr})
+	t.Run("postgres", func(t *testing.T) {
+		server := testenv.StartPostgres(t)
+		do(t, server.DB(t), "CREATE PUBLICATION cacheaside FOR ALL TABLES", tableOfUsers,
+			"ALTER TABLE users REPLICA IDENTITY FULL")
+		testService(t, server.DB(t), config{database: server.DSN(t)})
+	})
+	for _, e := range []testenv.Engine{testenv.MariaDB, testenv.MySQL} {
+		t.Run(string(e), func(t *testing.T) {
+			server := e.Start(t)
+			do(t, server.DB(t), tableOfUsers)
+			testService(t, server.DB(t), config{database: server.DSN(t)})
+		})
+	}
+}
+
+const tableOfUsers = `CREATE TABLE users (id BIGINT PRIMARY KEY, city VARCHAR(100) NOT NULL,
+	email VARCHAR(200) NOT NULL UNIQUE, name VARCHAR(200) NOT NULL)`
+
+func testService(t *testing.T, db *sql.DB, c config) {
+	do(t, db, "INSERT INTO users VALUES (42, 'London', 'ada@x.org', 'Ada')")
+	c.redis = testenv.SharedRedis(t).Addr
+	p := start(t, c)
 	p.gets(t, "/users/42", "Ada")
 	p.gets(t, "/readyz", "ready")
-	consumes(t, db)
-	p.request(t, "POST", "/users/42?name=Grace")
-	if got := p.request(t, "GET", "/users/42"); !strings.Contains(got, "Grace") {
-		t.Errorf("after its own write: %q", got)
+	p.gets(t, "/log", "followed")
+	testenv.Eventually(t, "the report of today has one user", func() bool { return p.request(t, "POST", "/report") == "1" })
+	for _, step := range []struct{ method, path, read, want string }{
+		{"POST", "/users/42?name=Grace", "/users/42", "Grace"},
+		{"PUT", "/users/8?city=Paris&email=joan@x.org&name=Joan", "/cities/Paris", "Joan"},
+		{"GET", "/users/8", "/emails/joan@x.org", "Joan"},
+		{"POST", "/users/8?city=Oslo", "/cities/Oslo", "Joan"},
+		{"GET", "/users/8", "/cities/Paris", "null"},
+		{"GET", "/users/8", "/users/7", "not found"},
+	} {
+		p.request(t, step.method, step.path)
+		if got := p.request(t, "GET", step.read); !strings.Contains(got, step.want) {
+			t.Errorf("after %s %s: %s is %q, want %q", step.method, step.path, step.read, got, step.want)
+		}
 	}
-	do(t, db, "UPDATE users SET name = 'Hedy' WHERE id = 42")
+	do(t, db, "UPDATE users SET name = 'Hedy', email = 'hedy@x.org' WHERE id = 42",
+		"INSERT INTO users VALUES (7, 'Paris', 'ida@x.org', 'Ida')")
 	p.gets(t, "/users/42", "Hedy")
-	if got := p.request(t, "GET", "/users/7"); !strings.Contains(got, "not found") {
-		t.Errorf("a missing row: %q", got)
-	}
-	do(t, db, "INSERT INTO users VALUES (7, 'Paris', 'Ida')")
+	p.gets(t, "/emails/hedy@x.org", "Hedy")
+	p.gets(t, "/emails/ada@x.org", "not found")
 	p.gets(t, "/users/7", "Ida")
 	p.gets(t, "/cities/Paris", "Ida")
-	p.request(t, "PUT", "/users/8?city=Paris&name=Joan")
-	if got := p.request(t, "GET", "/cities/Paris"); !strings.Contains(got, "Ida") || !strings.Contains(got, "Joan") {
-		t.Errorf("after its own insert: %q", got)
-	}
 	do(t, db, "UPDATE users SET city = 'London' WHERE id = 7")
 	p.gets(t, "/cities/London", "Ida")
-	if got := p.request(t, "POST", "/report"); got != "3" {
-		t.Errorf("report: %q", got)
+	p.gets(t, "/cities/Paris", "null")
+	p.gets(t, "/metrics", "cacheaside_")
+	if got := p.request(t, "POST", "/report"); got != "1" {
+		t.Errorf("the report of today was made again: %q", got)
 	}
 }
 
@@ -139,12 +161,12 @@ func TestServiceStaysUp(t *testing.T) {
 	do(t, db,
 		"CREATE ROLE shop LOGIN REPLICATION PASSWORD 'first'",
 		"GRANT CREATE ON SCHEMA public TO shop",
-		"CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, name TEXT NOT NULL) PARTITION BY RANGE (id)",
+		"CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, email TEXT NOT NULL, name TEXT NOT NULL) PARTITION BY RANGE (id)",
 		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (1000)",
 		"ALTER TABLE users REPLICA IDENTITY FULL",
 		"ALTER TABLE users_1 REPLICA IDENTITY FULL",
 		"GRANT SELECT, INSERT, UPDATE ON users TO shop",
-		"INSERT INTO users VALUES (42, 'London', 'Ada')",
+		"INSERT INTO users VALUES (42, 'London', 'ada@x.org', 'Ada')",
 		"CREATE PUBLICATION cacheaside FOR TABLE users",
 		// From now on, the role shop needs its password.
 		`DO $$ BEGIN EXECUTE format('COPY (VALUES (''host all,replication shop 127.0.0.1/32 scram-sha-256''),
@@ -170,7 +192,7 @@ func TestServiceStaysUp(t *testing.T) {
 
 	t.Log("a new partition, without REPLICA IDENTITY FULL")
 	do(t, db, "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (1000) TO (2000)",
-		"INSERT INTO users VALUES (1042, 'Berlin', 'Joan')")
+		"INSERT INTO users VALUES (1042, 'Berlin', 'joan@x.org', 'Joan')")
 	p.gets(t, "/users/1042", "Joan")
 	p.gets(t, "/cities/Berlin", "Joan")
 	p.changes(t, db, "Ann", "Rome")

@@ -1,0 +1,291 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/bloom"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/parking"
+	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
+	"github.com/cacheaside/cacheaside/internal/sqldb"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/mysqllock"
+	"github.com/cacheaside/cacheaside/lock/pglock"
+)
+
+// Options are the settings of the parts. nil and the zero value are good defaults.
+type Options struct {
+	// Cache are the settings of the Cache. Set its Prefix. All names that the other parts have in
+	// Redis and in the database begin with it, so that services can share both.
+	Cache *cacheaside.Options
+
+	// Outbox are the settings of the outbox.
+	Outbox *sqloutbox.Options
+
+	// Writer are the settings of the Writer. Its Queue is the outbox.
+	Writer *consistency.Options
+
+	// Lock are the settings of the Locker. Default of its Prefix: that of the Cache, and ":lock:".
+	Lock *lock.Options
+}
+
+// A Stack is the parts of one process of a service. It is safe for concurrent use after Follow and
+// Filter were called.
+type Stack struct {
+	Cache  *cacheaside.Cache
+	Outbox *sqloutbox.Outbox
+	Writer *consistency.Writer // it runs a relay
+
+	// Locker has its locks in a table of PostgreSQL, MySQL or MariaDB. Redis can lose a lock when it
+	// evicts keys or fails over, and the database is needed anyway. With SQLite they are in Redis.
+	Locker *lock.Locker
+
+	// Consumer follows the log of the database. It is nil before Follow.
+	Consumer *canal.Consumer
+
+	db      *sqlx.DB
+	rdb     redis.UniversalClient
+	prefix  string
+	tables  []func(context.Context) error
+	filters []filter
+	closers []func() error // last first
+	closing sync.Once
+	closed  error
+}
+
+// A filter is a Bloom filter, and the keys of all its rows.
+type filter struct {
+	*bloom.Replica
+	rows bloom.Source
+}
+
+// New makes the parts. It does no I/O. The kind of the database, PostgreSQL, MySQL, MariaDB or
+// SQLite, is that of the driver of db. The caller calls Run or Close, and then closes db and rdb,
+// which must have ContextTimeoutEnabled set.
+func New(db *sqlx.DB, rdb redis.UniversalClient, options *Options) (_ *Stack, err error) {
+	if db == nil || rdb == nil {
+		return nil, errors.New("stack: the database or the Redis client is nil")
+	}
+	var o Options
+	if options != nil {
+		o = *options
+	}
+	s := &Stack{db: db, rdb: rdb, prefix: "cacheaside"}
+	if o.Cache != nil {
+		s.prefix = cmp.Or(o.Cache.Prefix, s.prefix)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("stack: %w", err), s.Close())
+		}
+	}()
+	if err := s.openLocker(o.Lock); err != nil {
+		return nil, err
+	}
+	if s.Cache, err = cacheaside.New(rdb, o.Cache); err != nil {
+		return nil, err
+	}
+	s.closeLast(s.Cache.Close)
+	if err := s.openWriter(o); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// openLocker makes the Locker of the kind of the database.
+func (s *Stack) openLocker(options *lock.Options) (err error) {
+	var o lock.Options
+	if options != nil {
+		o = *options
+	}
+	o.Prefix = cmp.Or(o.Prefix, s.prefix+":lock:")
+	create := func(context.Context) error { return nil }
+	switch sqldb.KindOf(s.db) {
+	case sqldb.Postgres:
+		settings := &pglock.Options{Options: o}
+		s.Locker, err = pglock.New(s.db.DB, settings)
+		create = func(ctx context.Context) error { return pglock.CreateTable(ctx, s.db.DB, settings) }
+	case sqldb.MySQL:
+		settings := &mysqllock.Options{Options: o}
+		s.Locker, err = mysqllock.New(s.db.DB, settings)
+		create = func(ctx context.Context) error { return mysqllock.CreateTable(ctx, s.db.DB, settings) }
+	default:
+		s.Locker, err = lock.NewRedis(s.rdb, &o)
+	}
+	if err == nil {
+		s.tables = append(s.tables, create)
+		s.closeLast(s.Locker.Close)
+	}
+	return err
+}
+
+// openWriter makes the outbox and its Writer.
+func (s *Stack) openWriter(o Options) (err error) {
+	dialects := map[sqldb.Kind]sqloutbox.Dialect{
+		sqldb.Postgres: sqloutbox.Postgres, sqldb.MySQL: sqloutbox.MySQL, sqldb.SQLite: sqloutbox.SQLite,
+	}
+	dialect, ok := dialects[sqldb.KindOf(s.db)]
+	if !ok {
+		return fmt.Errorf("the driver %q is none of PostgreSQL, MySQL, MariaDB and SQLite", s.db.DriverName())
+	}
+	if s.Outbox, err = sqloutbox.New(s.db, dialect, o.Outbox); err != nil {
+		return err
+	}
+	s.tables = append(s.tables, s.Outbox.CreateTable)
+	var writer consistency.Options
+	if o.Writer != nil {
+		writer = *o.Writer
+	}
+	writer.Queue = s.Outbox
+	if s.Writer, err = consistency.NewWriter(s.db, s.Cache, &writer); err == nil {
+		s.closeLast(s.Writer.Close)
+	}
+	return err
+}
+
+// Filter returns a Bloom filter for LoaderOptions.Filter, for about capacity keys at 1 % of false
+// positives. rows lists the keys of all rows: see bloom.Table. Run builds and maintains it, and the
+// consumer of Follow adds the rows of other programs. name is unique within the Prefix of the Cache.
+// Call Filter before Follow and Run.
+func (s *Stack) Filter(name string, capacity uint64, rows bloom.Source) (*bloom.Replica, error) {
+	switch {
+	case rows == nil:
+		return nil, errors.New("stack: Filter: the source of the rows is nil")
+	case s.Consumer != nil:
+		return nil, errors.New("stack: Filter was called after Follow, whose consumer must know all filters")
+	}
+	shared, err := bloom.NewRedis(s.rdb, name, capacity, 0.01, &bloom.Options{Prefix: s.prefix})
+	if err != nil {
+		return nil, fmt.Errorf("stack: %w", err)
+	}
+	// Filters are closed after the Cache, which is in front of them in closers.
+	s.closers = slices.Insert(s.closers, 0, shared.Close)
+	replica, err := bloom.NewReplica(shared)
+	if err != nil {
+		return nil, fmt.Errorf("stack: %w", err)
+	}
+	s.filters = append(s.filters, filter{replica, rows})
+	return replica, nil
+}
+
+// Follow makes the Consumer, which Run runs: source is that of package pglogical or mysqlbinlog, and
+// bindings say which keys and groups a changed row has. One process of the service consumes, and
+// another takes over within seconds if it is killed.
+//
+// A nil options, and zero values in it, mean the defaults of canal.Options, except: Locker is that
+// of the Stack, Parking is the table cacheaside_parked, OnGap rebuilds the filters of Filter, and
+// RetrySetup is always set, so that a database whose log cannot be read does not end the service.
+// Consumer.Health and an alert then have the statements that repair it.
+func (s *Stack) Follow(source canal.Source, bindings []canal.Binding, options *canal.Options) error {
+	if s.Consumer != nil {
+		return errors.New("stack: Follow was called before")
+	}
+	checkpoint, err := canal.NewSQLCheckpoint(s.db, &canal.SQLCheckpointOptions{Name: strings.ToLower(s.prefix)})
+	if err != nil {
+		return fmt.Errorf("stack: %w", err)
+	}
+	parked, err := parking.NewTable(s.db, nil)
+	if err != nil {
+		return fmt.Errorf("stack: %w", err)
+	}
+	var o canal.Options
+	if options != nil {
+		o = *options
+	}
+	o.RetrySetup = true
+	o.Locker = cmp.Or(o.Locker, s.Locker)
+	if o.Parking == nil {
+		o.Parking = parked
+		s.tables = append(s.tables, parked.CreateTable)
+	}
+	if o.OnGap == nil && len(s.filters) > 0 {
+		o.OnGap = s.rebuild
+	}
+	s.tables = append(s.tables, checkpoint.CreateTable)
+	s.Consumer, err = canal.NewConsumer(s.Cache, source, checkpoint, bindings, &o)
+	if err != nil {
+		return fmt.Errorf("stack: %w", err)
+	}
+	return nil
+}
+
+// rebuild rebuilds the filters. The consumer adds all later rows to them.
+func (s *Stack) rebuild(ctx context.Context) error {
+	for _, f := range s.filters {
+		_, err := f.Rebuild(ctx, f.rows, &bloom.RebuildOptions{AllowFewer: true, Settle: -1})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CreateTables creates the tables of the parts that do not exist: of the outbox, the locks, and
+// after Follow the checkpoint and the parked changes. In production let a migration create them:
+// `cacheaside schema` prints the statements.
+func (s *Stack) CreateTables(ctx context.Context) error {
+	for _, create := range s.tables {
+		if err := create(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Run runs the Consumer, maintains the filters, and calls each of serve in a goroutine, with a
+// context that ends with ctx, or when one of them returns an error. It returns when all have
+// returned, and has then closed the parts. Its error is the first that occurred, or nil if all
+// ended without one after ctx had ended.
+//
+// A server finishes its requests in serve after its context has ended; the parts work until then.
+func (s *Stack) Run(ctx context.Context, serve ...func(context.Context) error) error {
+	all, running := errgroup.WithContext(ctx)
+	if s.Consumer != nil {
+		all.Go(func() error { return s.Consumer.Run(running) })
+	}
+	for _, f := range s.filters {
+		all.Go(func() error {
+			if err := f.Maintain(running, f.rows, nil); running.Err() == nil {
+				return err
+			}
+			return nil
+		})
+	}
+	for _, f := range serve {
+		all.Go(func() error { return f(running) })
+	}
+	all.Go(func() error { <-running.Done(); return nil })
+	err := all.Wait()
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		err = nil
+	}
+	return errors.Join(err, s.Close())
+}
+
+// Close closes the parts, the last opened first. Call it if Run is not called. It may be called
+// again, and returns the same error.
+func (s *Stack) Close() error {
+	s.closing.Do(func() {
+		var errs []error
+		for _, f := range slices.Backward(s.closers) {
+			errs = append(errs, f())
+		}
+		s.closed = errors.Join(errs...)
+	})
+	return s.closed
+}
+
+// closeLast makes Close call f before the functions of earlier calls.
+func (s *Stack) closeLast(f func() error) { s.closers = append(s.closers, f) }

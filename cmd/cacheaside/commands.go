@@ -17,6 +17,7 @@ func commands() []command {
 		outboxLsCommand, outboxRetryCommand,
 		binlogStatusCommand, slotStatusCommand,
 		lockLsCommand, lockBreakCommand,
+		schemaPostgresCommand, schemaMySQLCommand, schemaSQLiteCommand,
 	}
 }
 

@@ -94,6 +94,20 @@ func TestUsage(t *testing.T) {
 		{"lock ls --lock-prefix *", "--lock-prefix"},
 		{"lock break", "NAME"},
 		{"lock break a b", "NAME"},
+		{"schema", "postgres, mysql, sqlite"},
+		{"schema mysql x", "no arguments"},
+		{"schema mysql --parts outbox,views", "--parts"},
+		{"schema sqlite --parts locks", "--parts"},
+		{"schema sqlite --check", "check"},
+		{"schema mysql --parts ,", "--parts"},
+		{"schema mysql --tables a;b", "--tables"},
+		{"schema mysql --full-tables a.b.c", "--full-tables"},
+		{"schema postgres --outbox-table a'b", "--outbox-table"},
+		{"schema postgres --schema a.b", "--schema"},
+		{"schema postgres --app-role a-b", "--app-role"},
+		{"schema postgres --slot Shop", "--slot"},
+		{"schema postgres --publication $$", "--publication"},
+		{"schema postgres --check", "another kind"},
 	} {
 		w.fails(exitUsage, c.says, strings.Fields(c.args)...)
 	}
@@ -130,7 +144,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("the example of %s is %q", c.name, c.example)
 		}
 		wide := w
-		if c.name == "slot status" {
+		if c.name == "slot status" || c.name == "schema postgres" {
 			wide = &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": "postgres://user:word@127.0.0.1:1/db"}}
 		}
 		if o := wide.call(append([]string{"--timeout", "200ms"},

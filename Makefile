@@ -4,6 +4,7 @@ SHELL := /bin/bash
 
 # The modules of the repository, each tested and built by itself.
 MODULES := $(shell git ls-files '*go.mod' 'go.mod' | sort -u | xargs -n1 dirname)
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.14.0
 SERVERS := redis-server redis-sentinel mariadb-server postgresql pgbouncer zookeeper openjdk-17-jre-headless nats-server chromium
 export GOWORK := off
@@ -25,7 +26,8 @@ quick: ## format, lengths, guards; vet and the tests of the packages that differ
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: format bin/golangci-lint ## formatting, the list of guards, lengths, the order of the root's files, golangci-lint with go vet
+lint: format bin/golangci-lint ## formatting, the list of guards, lengths, the order of the root's files, workflows, golangci-lint with go vet
+	GOFLAGS= go run $(ACTIONLINT)
 	go run ./tools/mutant -check
 	scripts/house.sh
 	go run ./tools/layers

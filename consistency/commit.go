@@ -77,7 +77,7 @@ func (u *update) invalidateCommitted(ctx context.Context) (failed failures) {
 		}
 		point("released")
 	}
-	u.noteRedis(failed)
+	u.noteRedis(failed, len(u.keys))
 	return failed
 }
 
@@ -143,7 +143,7 @@ func (u *update) outcomeUnknown(ctx context.Context, cause error) error {
 // returns the keys that have failed.
 func (u *update) invalidateChanged(ctx context.Context) (failed failures) {
 	failed = invalidate(ctx, u.cache, u.keys)
-	u.noteRedis(failed)
+	u.noteRedis(failed, len(u.keys))
 	return failed
 }
 
@@ -226,16 +226,16 @@ func (u *update) skipRedis(ctx context.Context) (failed failures) {
 	return allFailed(u.keys, errSkipped)
 }
 
-// noteRedis records whether Redis was reachable for an invalidation of the keys.
-func (u *update) noteRedis(failed failures) {
+// noteRedis records whether Redis was reachable for an invalidation of this number of keys.
+func (c *core) noteRedis(failed failures, keys int) {
 	switch {
 	case len(failed) == 0:
-		if u.redisDown.Load() != nil {
-			u.redisDown.Store(nil)
+		if c.redisDown.Load() != nil {
+			c.redisDown.Store(nil)
 		}
-	case len(failed) == len(u.keys) && errors.Is(failed.err(), cacheaside.ErrRedis):
+	case len(failed) == keys && errors.Is(failed.err(), cacheaside.ErrRedis):
 		now := time.Now()
-		u.redisDown.Store(&now)
+		c.redisDown.Store(&now)
 	}
 }
 
@@ -303,7 +303,7 @@ func (u *update) invalidateRolledBack(ctx context.Context) (failed failures) {
 		return u.skipRedis(ctx)
 	case u.refused != nil: // the filter has already failed: do not wait for it again
 		failed = failuresOf(u.keys, u.cache.InvalidateKeys(ctx, u.keys...))
-		u.noteRedis(failed)
+		u.noteRedis(failed, len(u.keys))
 		failed.join(allFailed(u.keys, u.refused))
 		return failed
 	}

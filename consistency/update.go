@@ -3,7 +3,6 @@ package consistency
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/jmoiron/sqlx"
@@ -238,21 +237,8 @@ func (u *update) writeOutbox(ctx context.Context) error {
 // after the commit if that is later, and then adds inserted rows to the filters. To invalidate
 // them earlier, also call Cache.InvalidateKeys after the commit.
 func (w *Writer) Enqueue(ctx context.Context, tx sqlx.ExecerContext, keys ...cacheaside.Key) error {
-	if w.outbox == nil {
-		return wording.Errorf("consistency: Enqueue: %w", errNoOutbox)
-	}
-	if tx == nil {
-		return errors.New("consistency: Enqueue: the transaction is nil")
-	}
-	if err := w.enter(); err != nil {
-		return err
-	}
-	defer w.calls.Done()
-	var t touched
-	if err := t.add(keys); err != nil || len(t.keys) == 0 {
-		return err
-	}
-	return w.outbox.PutIn(ctx, tx, w.outboxItems(w.level, t.keys, true)...)
+	_, err := insideWriter{w.core, w.level}.Enqueue(ctx, tx, keys, true)
+	return err
 }
 
 // WriteThrough is Update at the level Strict, independent of the level of w, except that it

@@ -40,6 +40,7 @@ const (
 // one Writer for each database and Cache of a process. A Writer is safe for concurrent use.
 type Writer struct {
 	*core
+	inside
 	level Level
 }
 
@@ -111,7 +112,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 		c.remover = newRemover(o.Queue)
 	}
 	c.close = sync.OnceValue(c.shutDown)
-	return &Writer{core: c, level: o.Level}, nil
+	return newWriter(c, o.Level), nil
 }
 
 // At returns a Writer of another level that shares everything with w, so closing one closes both.
@@ -121,7 +122,13 @@ func (w *Writer) At(level Level) *Writer {
 	if level == DefaultLevel {
 		level = w.options.Level
 	}
-	return &Writer{core: w.core, level: level}
+	return newWriter(w.core, level)
+}
+
+func newWriter(c *core, level Level) *Writer {
+	w := &Writer{core: c, level: level}
+	w.inside = writeside.Give[writerSide](insideWriter{c, level})
+	return w
 }
 
 // effectiveLevel returns the level of w, with DefaultLevel resolved. It returns an error if the

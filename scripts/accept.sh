@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, price, hit-rates, peers, other-go to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, orm, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, price, hit-rates, peers, other-go to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -126,6 +126,11 @@ writes() {
 kills() {
 	echo "== processes that write killed anywhere, 500 times at each level, and relays and Redis with them: what is stale for ever"
 	on_each consistency '^TestNothingIsForgotten$'
+	[ -z "${failed:-}" ]
+}
+orm() {
+	echo "== processes that write through GORM killed at any moment, 500 times on each database: what is stale"
+	on_each consistency/gormwrites '^TestWritersAreKilled$'
 	[ -z "${failed:-}" ]
 }
 outage() {
@@ -267,13 +272,13 @@ other_go() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | kills | outage | postgres | binlog | pglogical | locks | postgres-versions) # these run on all three
+	case $1 in write-costs | writes | kills | orm | outage | postgres | binlog | pglogical | locks | postgres-versions) # these run on all three
 		postgres=$(type -P postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups price hit-rates peers other-go}; do
+for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills orm outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups price hit-rates peers other-go}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

@@ -17,7 +17,8 @@ func Give[T any](it T) Inside[T] { return Inside[T]{it} }
 func (i *Inside[T]) inside() T { return i.it }
 
 // Of returns what x, which must not be nil, makes accessible: the Cache of a *cacheaside.Cache,
-// or the Loader of a *cacheaside.Loader.
+// the
+// Loader of a *cacheaside.Loader, or the Writer of a *consistency.Writer.
 func Of[T any](x interface{ inside() T }) T { return x.inside() }
 
 // A Cache is the part of a *cacheaside.Cache that these packages use. Key is cacheaside.Key,
@@ -46,6 +47,21 @@ type Cache[Key any] interface {
 	// committed does not invalidate them, because Invalidate of the Hold or StoreHeld does.
 	// Without filters InsertingHeld does nothing.
 	InsertingHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error)
+}
+
+// A Writer is the part of a *consistency.Writer that the plugins of object mappers use. Item is
+// consistency.Item, and Tx is sqlx.ExecerContext.
+type Writer[Key, Item, Tx any] interface {
+	// HasFilter reports whether a loader of this process has a filter.
+	HasFilter(loader string) bool
+
+	// Enqueue is Writer.Enqueue. It returns the rows of the outbox. If the caller will not call
+	// Committed, a Relay handles them as soon as they are committed.
+	Enqueue(ctx context.Context, tx Tx, keys []Key, committed bool) ([]Item, error)
+
+	// Committed invalidates the keys of rows whose transaction was committed. If that fails, a
+	// Relay does it.
+	Committed(ctx context.Context, rows []Item)
 }
 
 // A Loader is the part of a *cacheaside.Loader that these packages use. Hold is *cacheaside.Hold.

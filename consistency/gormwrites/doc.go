@@ -1,0 +1,10 @@
+// Package gormwrites invalidates caches by the writes that GORM makes. Its plugin reads the rows
+// that a Create, Save, Update or Delete changes, before and after the statement, and puts the keys
+// and groups of both into the outbox, in the transaction of the statement.
+//
+// Loaders are bound to tables by canal.Bind and canal.BindGroup. The same Bindings can serve a
+// canal.Consumer.
+//
+// Writes that go past GORM, and changes that the database makes by itself (triggers, foreign keys
+// with ON DELETE CASCADE), are not seen. A Consumer of the database's log sees them.
+package gormwrites

@@ -367,7 +367,8 @@ func region(text, name string) (string, bool) {
 // regionsOf lists the pages that show regions of compiled files, with these files. Other snippets
 // of docs/guides/lists.md are compiled by TestReadmeCompiles.
 var regionsOf = map[string][]string{
-	"docs/migration.md":    {"example_migration_test.go", "bench/migration_test.go", "bench/migration_gozero_test.go"},
+	"docs/migration.md": {"example_migration_test.go", "example_migration_others_test.go", "bench/migration_test.go",
+		"bench/migration_gozero_test.go", "bench/migration_others_test.go"},
 	"docs/guides/lists.md": {"example_lists_test.go"},
 }
 

@@ -51,9 +51,9 @@ func newReleased(t *testing.T) *released {
 	r.write("go.mod", "module example.org/shop\n\ngo 1.26.0\n")
 	r.write("shop.go", "package shop\n\nfunc Open() {}\n\nfunc Close() {}\n")
 	for _, folder := range []string{"sub", "examples/one"} {
+		up := strings.Repeat("../", strings.Count(folder, "/")) + ".."
 		r.write(folder+"/go.mod", "module example.org/shop/"+folder+"\n\ngo 1.26.0\n\n"+
-			"require "+
-			"example.org/shop v0.0.0\n\nreplace example.org/shop => "+strings.Repeat("../", strings.Count(folder, "/"))+"..\n")
+			"require example.org/shop v0.0.0\n\nreplace example.org/shop => "+up+"\n")
 		r.write(folder+"/a.go", "package a\n\nimport _ \"example.org/shop\"\n")
 	}
 	r.write("docs/accept/a.log", "figures\n")
@@ -147,4 +147,11 @@ func TestRelease(t *testing.T) {
 	r.commit()
 	r.script(true, "incompatible with v0.1.0: example.org/shop", "v0.2.0")
 	r.script(true, "tags: v1.0.0 sub/v1.0.0", "v1.0.0")
+}
+
+// TestGlossaryIsForUsers: words of internal packages are in docs/design.md.
+func TestGlossaryIsForUsers(t *testing.T) {
+	if i := strings.Index(read(t, "docs/glossary.md"), "internal/"); i >= 0 {
+		t.Error("docs/glossary.md names a package that users do not see")
+	}
 }

@@ -2,7 +2,7 @@
 // or any other with a Publisher and a Subscriber of Watermill
 // (github.com/ThreeDotsLabs/watermill).
 //
-//	queue, err := watermillqueue.New(publisher, subscriber, "invalidations")
+//	queue, err := watermillqueue.New(publisher, subscriber, "invalidations", nil)
 //	writer, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: queue})
 //
 // The invalidations that a writer could not execute survive its process. Any process that runs a

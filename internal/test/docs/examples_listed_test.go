@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -34,6 +35,9 @@ var beginnings = map[string]string{
 	"bloom":                  "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain",
 	"canal":                  "NewConsumer Handle BindFilter BindGroup KeysOf Mapping NewSQLCheckpoint",
 	"canal/parking":          "NewFile Table",
+
+	"canal/event": "NewRow", "canal/mysqlbinlog": "New", "canal/watermillsource": "New",
+	"consistency/watermillqueue": "New", "lock/driver": "Driver", "otelcacheaside": "New",
 }
 
 // shownElsewhere are exported functions whose use another Example shows, or that are not for a
@@ -59,7 +63,9 @@ var shownElsewhere = map[string]string{
 	"canal/event.TextValue":      "canal.ExampleHandle",
 	"canal/event.ValueOf":        "for a Source of one's own",
 	"canal/event.Null":           "for a Source of one's own",
-	"canal/event.Omitted":        "for a Source of one's own",
+	"canal/event.Inexact":        "for a Source of one's own",
+	"canal/event.InexactText":    "for a Source of one's own",
+	"canal/event.Omitted":        "ExampleNewRow",
 	"canal/parking.NewTable":     "ExampleTable",
 	"canal/parking.Read":         "ExampleNewFile, by File.Read",
 }
@@ -163,6 +169,35 @@ func TestEachBeginningHasAnExample(t *testing.T) {
 		if !functions[f] || strings.HasPrefix(by, "Example") && !examples[example] {
 			t.Errorf("%s: there is no such function, or no %s", name, by)
 		}
+	}
+}
+
+// notForUsers are folders of packages that users do not import.
+var notForUsers = []string{"internal", "testdata", "examples", "example", "bench", "torture", "tools", "cmd"}
+
+// TestEachPackageHasAnExample: pkg.go.dev shows an Example of each package that users import.
+func TestEachPackageHasAnExample(t *testing.T) {
+	found := 0
+	err := filepath.WalkDir(".", func(folder string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		name := d.Name()
+		if slices.Contains(notForUsers, name) || len(name) > 1 && name[0] == '.' {
+			return filepath.SkipDir
+		}
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+		if err != nil || !slices.ContainsFunc(files, func(f string) bool { return !strings.HasSuffix(f, "_test.go") }) {
+			return err
+		}
+		found++
+		if _, _, examples := declared(t, folder); len(examples) == 0 {
+			t.Errorf("the package %s has no Example", folder)
+		}
+		return nil
+	})
+	if err != nil || found < 25 {
+		t.Error(found, err)
 	}
 }
 

@@ -22,12 +22,12 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer instruments.Close()                                                     //nolint:errcheck // nothing to repair
+	defer instruments.Close()
 	cache, err := cacheaside.NewLocal(&cacheaside.Options{Observer: instruments}) // durations and spans
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer cache.Close()                              //nolint:errcheck // nothing to repair
+	defer cache.Close()
 	if err := instruments.Cache(cache); err != nil { // counts
 		log.Fatal(err)
 	}

@@ -51,7 +51,7 @@ git worktree add -q --detach "$work/new" HEAD
 # Exported names. A module that did not exist has nothing to compare.
 if [ -n "$last" ]; then
 	git worktree add -q --detach "$work/last" "$last"
-	GOBIN=$work go install "$apidiff"
+	GOBIN=$work go install "$apidiff" || fail "apidiff cannot be installed"
 	broken=
 	for m in $modules; do
 		[ -f "$work/last/$m/go.mod" ] || continue

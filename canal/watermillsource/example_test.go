@@ -22,12 +22,12 @@ import (
 func ExampleNew() {
 	ctx, cancel := context.WithCancel(context.Background())
 	broker := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	defer broker.Close()                   //nolint:errcheck // nothing to repair
+	defer broker.Close()
 	cache, err := cacheaside.NewLocal(nil) // with your *redis.Client: cacheaside.New
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer cache.Close() //nolint:errcheck // nothing to repair
+	defer cache.Close()
 	var name atomic.Value
 	name.Store("Ann")
 	users, err := cacheaside.NewLoader(cache, "user", func(context.Context, int64) (string, error) {

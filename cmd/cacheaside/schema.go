@@ -171,7 +171,7 @@ func (s *schema) validate() error {
 		{"--slot", s.slot, schemaSlot, s.dialect != sqloutbox.Postgres},
 	}
 	for _, c := range checks {
-		if !(c.optional && c.text == "") && !c.form.MatchString(c.text) {
+		if (c.text != "" || !c.optional) && !c.form.MatchString(c.text) {
 			return usagef("%s: not a name of letters, digits and '_'", c.flag)
 		}
 	}

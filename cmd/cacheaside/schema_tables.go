@@ -209,10 +209,10 @@ var integerWidth = regexp.MustCompile(`^((?:tiny|small|medium|big)?int)\([0-9]+\
 func canonical(kind string) string {
 	kind = strings.ToLower(kind)
 	kind = integerWidth.ReplaceAllString(kind, "$1")
-	switch {
-	case kind == "integer":
+	switch kind {
+	case "integer":
 		return "int"
-	case kind == "timestamptz":
+	case "timestamptz":
 		return "timestamp with time zone"
 	}
 	if size, ok := strings.CutPrefix(kind, "character varying"); ok {

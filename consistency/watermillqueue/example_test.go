@@ -22,7 +22,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer queue.Close() //nolint:errcheck // nothing to repair
+	defer queue.Close()
 	ctx := context.Background()
 	// consistency.NewWriter(db, cache, &consistency.Options{Queue: queue}) does this:
 	err = queue.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: "42"}})

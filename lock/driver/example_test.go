@@ -83,7 +83,7 @@ func ExampleDriver() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer locker.Close() //nolint:errcheck // the lease is released
+	defer locker.Close()
 	ctx := context.Background()
 	lease, err := locker.TryAcquire(ctx, "nightly", nil)
 	if err != nil {

@@ -102,8 +102,8 @@ func (r *released) commit() {
 func (r *released) script(works bool, says string, args ...string) {
 	r.Helper()
 	out, err := r.command("scripts/release.sh", args...)
-	if strings.Contains(out, "proxy.golang.org") && os.Getenv("CI") != "true" {
-		r.Skip("apidiff cannot be downloaded: " + out)
+	if strings.Contains(out, "apidiff cannot be installed") && os.Getenv("CI") != "true" {
+		r.Skip("without a network: " + out)
 	}
 	if (err == nil) != works || !strings.Contains(out, says) {
 		r.Fatalf("%q: %v, want %q in\n%s", args, err, says, out)

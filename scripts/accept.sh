@@ -131,6 +131,10 @@ kills() {
 orm() {
 	echo "== processes that write through GORM killed at any moment, 500 times on each database: what is stale"
 	on_each consistency/gormwrites '^TestWritersAreKilled$'
+	echo "== the same through ent"
+	on_each consistency/entwrites '^TestWritersAreKilled$'
+	echo "== what a write of GORM costs: bare, by the plugin, and in Writer.Update"
+	on_each consistency/gormwrites '^TestCostOfAWrite$'
 	[ -z "${failed:-}" ]
 }
 outage() {

@@ -9,7 +9,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
-	"github.com/cacheaside/cacheaside/internal/test/ormtest"
 	"github.com/cacheaside/cacheaside/internal/test/shop"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -135,7 +134,7 @@ func TestWrites(t *testing.T) {
 			}
 			for _, c := range writes {
 				t.Run(mode+"/"+c.name, func(t *testing.T) {
-					w.reset(t)
+					w.Reset(t)
 					before := w.plugin.Stats()
 					if err := run(t, c.do); err != nil {
 						t.Fatal(err)
@@ -151,28 +150,6 @@ func TestWrites(t *testing.T) {
 			}
 		}
 	})
-}
-
-// reset restores the ten items, and caches all keys.
-func (w *world) reset(t *testing.T) {
-	t.Helper()
-	w.Relay(t)
-	if _, err := w.DB.Exec("DELETE FROM items"); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 10 {
-		if _, err := w.DB.Exec(w.DB.Rebind("INSERT INTO items (id, code, category, price) VALUES (?, ?, ?, ?)"), n+1,
-			ormtest.Code(n), ormtest.Category(n), n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, err := range []error{w.Items.InvalidateAll(t.Context()), w.Codes.InvalidateAll(t.Context()),
-		w.Lists.InvalidateAll(t.Context())} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.Read(t.Context())
 }
 
 var errIntended = errors.New("intended")
@@ -250,7 +227,7 @@ func TestSkipDefaultTransaction(t *testing.T) {
 		w := start(t, db, gorm.Config{SkipDefaultTransaction: true, PrepareStmt: true}, nil)
 		for _, c := range writes[:8] {
 			t.Run(c.name, func(t *testing.T) {
-				w.reset(t)
+				w.Reset(t)
 				if err := c.do(w.gorm); err != nil {
 					t.Fatal(err)
 				}
@@ -290,7 +267,7 @@ func TestUpserts(t *testing.T) {
 			"another code, same key": {byCode, []item{{ID: 73, Code: "code1", Category: "c2", Price: 9}}},
 		} {
 			t.Run(name, func(t *testing.T) {
-				w.reset(t)
+				w.Reset(t)
 				if err := w.gorm.Clauses(c.conflict).Create(slices.Clone(c.rows)).Error; err != nil {
 					t.Fatal(err)
 				}

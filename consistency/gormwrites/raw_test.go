@@ -128,7 +128,7 @@ func TestFilters(t *testing.T) {
 func TestRedisIsDown(t *testing.T) {
 	server := testenv.StartRedis(t)
 	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
-		w := startOn(t, db, server.Client(t), gorm.Config{}, nil)
+		w := startOn(t, db, ormtest.Client(t, server), gorm.Config{}, nil)
 		w.Read(t.Context())
 		server.Pause()
 		defer server.Resume()

@@ -86,7 +86,7 @@ type world struct {
 
 func start(t *testing.T, db *sqlx.DB, config gorm.Config, options *Options) *world {
 	t.Helper()
-	return startOn(t, db, testenv.SharedRedis(t).Client(t), config, options)
+	return startOn(t, db, ormtest.Client(t, testenv.SharedRedis(t)), config, options)
 }
 
 func startOn(

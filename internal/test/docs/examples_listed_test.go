@@ -21,6 +21,7 @@ var beginnings = map[string]string{
 	"cacheasidetest": `New Process.Process Process.AwaitInvalidations Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":            "NewWriter NewRelay NewMemoryQueue Touch WriteThrough Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
+	"consistency/entwrites":  "New Update Touches",
 	"consistency/gormwrites": "New Update Touches",
 	"consistency/pgnotify":   "Listen ListenWith",
 	"consistency/pgxtx":      "Tx",

@@ -40,6 +40,7 @@ var elsewhere = map[string]struct {
 	"entsql.":          {"examples/dblayers", []string{"entgo.io/ent/dialect", "entsql entgo.io/ent/dialect/sql"}},
 	"gorm.":            {"examples/dblayers", []string{"gorm.io/gorm", "gorm.io/driver/mysql"}},
 	"pgxpool.":         {"examples/dblayers", strings.Fields("github.com/jackc/pgx/v5 github.com/jackc/pgx/v5/pgxpool github.com/jackc/pgx/v5/stdlib")},
+	"schema.Table":     {"consistency/entwrites", []string{"entgo.io/ent/dialect", "entsql entgo.io/ent/dialect/sql", "entgo.io/ent/dialect/sql/schema"}},
 	"gormwrites.":      {"consistency/gormwrites", []string{"gorm.io/gorm"}},
 	"mysqlbinlog.":     {"canal/mysqlbinlog", nil},
 	"pglogical.":       {"canal/pglogical", nil},
@@ -58,8 +59,9 @@ func imported(snippet string) (paths []string, folder string) {
 		paths = append(paths, root+path)
 	}
 	for name, module := range elsewhere {
-		if name == "gorm." && strings.Contains(snippet, "gormwrites.") {
-			continue
+		if name == "gorm." && strings.Contains(snippet, "gormwrites.") ||
+			name == "entsql." && strings.Contains(snippet, "schema.Table") {
+			continue // the other module has all that the snippet uses
 		}
 		if strings.Contains(snippet, name) {
 			paths, folder = append(append(paths, root+module.folder), module.uses...), module.folder

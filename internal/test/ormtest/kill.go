@@ -63,7 +63,7 @@ func Kill(t *testing.T, e testenv.Engine) {
 	kills := testenv.AtSize(20, 500)
 	d := testenv.DatabaseOf(t, e)
 	server := testenv.StartRedis(t)
-	w := Start(t, sqlx.NewDb(d.DB(t), d.Driver), server.Client(t), consistency.DefaultLevel)
+	w := Start(t, sqlx.NewDb(d.DB(t), d.Driver), Client(t, server), consistency.DefaultLevel)
 	ctx, stop := context.WithCancel(t.Context())
 	var reading sync.WaitGroup
 	for range 2 {

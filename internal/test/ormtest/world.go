@@ -88,6 +88,16 @@ func Open(db *sqlx.DB, client redis.UniversalClient, level consistency.Level) (_
 	return w, nil
 }
 
+// Client returns a client with the settings that are recommended. It is closed when the test ends.
+func Client(t testing.TB, server *testenv.Redis) *redis.Client {
+	t.Helper()
+	o := server.Options()
+	o.ContextTimeoutEnabled = true
+	client := redis.NewClient(o)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
 // Start opens a World with tables and ten items, which it closes when the test ends.
 func Start(t testing.TB, db *sqlx.DB, client redis.UniversalClient, level consistency.Level) *World {
 	t.Helper()
@@ -114,6 +124,28 @@ func (w *World) CreateTables(ctx context.Context) error {
 		}
 	}
 	return w.Outbox.CreateTable(ctx)
+}
+
+// Reset restores the ten items, and caches all keys.
+func (w *World) Reset(t testing.TB) {
+	t.Helper()
+	w.Relay(t)
+	if _, err := w.DB.Exec("DELETE FROM items"); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 10 {
+		if _, err := w.DB.Exec(w.DB.Rebind("INSERT INTO items (id, code, category, price) VALUES (?, ?, ?, ?)"), n+1,
+			Code(n), Category(n), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range []error{w.Items.InvalidateAll(t.Context()), w.Codes.InvalidateAll(t.Context()),
+		w.Lists.InvalidateAll(t.Context())} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Read(t.Context())
 }
 
 // Close closes the Writer and the Cache.

@@ -1,11 +1,14 @@
 package gormwrites
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
+	"github.com/jmoiron/sqlx"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
@@ -66,4 +69,46 @@ func randomWrite(db *gorm.DB, r *rand.Rand) error {
 // has done its work, nothing is stale.
 func TestWritersAreKilled(t *testing.T) {
 	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) { ormtest.Kill(t, e) })
+}
+
+// cancelRequest is the beginning of PostgreSQL's CancelRequest, which pgx sends when a connection
+// fails. It may come before the COMMIT has ended.
+var cancelRequest = []byte{0, 0, 0, 16, 4, 210, 22, 46}
+
+// TestUnknownCommit: the reply to a COMMIT is lost. The rows have changed, and the Relay finds
+// their keys.
+func TestUnknownCommit(t *testing.T) {
+	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
+		d := testenv.DatabaseOf(t, e)
+		w := start(t, sqlx.NewDb(d.DB(t), d.Driver), gorm.Config{}, nil)
+		w.Read(t.Context())
+		proxy := testenv.NewProxy(t, d.Addr)
+		proxy.OnRequest(func(chunk []byte) testenv.Action {
+			switch {
+			case bytes.HasPrefix(chunk, cancelRequest):
+				return testenv.Drop
+			case bytes.Contains(bytes.ToUpper(chunk), []byte("COMMIT")):
+				return testenv.LoseReply
+			}
+			return testenv.Pass
+		})
+		db, err := testenv.OpenDSN(strings.Replace(d.DSN(t), d.Addr, proxy.Addr, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		g, err := openGORM(db, gorm.Config{})
+		if err == nil {
+			err = g.Use(w.plugin)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.WithContext(t.Context()).Model(&item{ID: 1}).Update("category", "c2").Error; err == nil {
+			t.Error("the outcome is known")
+		}
+		testenv.Eventually(t, "the transaction is committed", func() bool { return w.Depth(t) > 0 })
+		w.Relay(t)
+		w.fresh(t)
+	})
 }

@@ -48,8 +48,9 @@ type Stack struct {
 	Outbox *sqloutbox.Outbox
 	Writer *consistency.Writer // it runs a relay
 
-	// Locker has its locks in a table of PostgreSQL, MySQL or MariaDB. Redis can lose a lock when it
-	// evicts keys or fails over, and the database is needed anyway. With SQLite they are in Redis.
+	// Locker has its locks in a table of PostgreSQL, MySQL or MariaDB, because Redis can lose a
+	// lock when it evicts keys or fails over, and the database is needed anyway. With SQLite the
+	// locks are in Redis.
 	Locker *lock.Locker
 
 	// Consumer follows the log of the database. It is nil before Follow.
@@ -157,8 +158,8 @@ func (s *Stack) openWriter(o Options) (err error) {
 
 // Filter returns a Bloom filter for LoaderOptions.Filter, for about capacity keys at 1 % of false
 // positives. rows lists the keys of all rows: see bloom.Table. Run builds and maintains it, and the
-// consumer of Follow adds the rows of other programs. name is unique within the Prefix of the Cache.
-// Call Filter before Follow and Run.
+// consumer of Follow adds the rows of other programs. name is unique within the Prefix of the
+// Cache. Call Filter before Follow and Run.
 func (s *Stack) Filter(name string, capacity uint64, rows bloom.Source) (*bloom.Replica, error) {
 	switch {
 	case rows == nil:
@@ -180,9 +181,9 @@ func (s *Stack) Filter(name string, capacity uint64, rows bloom.Source) (*bloom.
 	return replica, nil
 }
 
-// Follow makes the Consumer, which Run runs: source is that of package pglogical or mysqlbinlog, and
-// bindings say which keys and groups a changed row has. One process of the service consumes, and
-// another takes over within seconds if it is killed.
+// Follow makes the Consumer, which Run runs. source is that of package pglogical or mysqlbinlog,
+// and bindings say which keys and groups a changed row has. One process of the service consumes. If
+// it is killed, another takes over when its lock has expired: after lock.Options.TTL, 10 s.
 //
 // A nil options, and zero values in it, mean the defaults of canal.Options, except: Locker is that
 // of the Stack, Parking is the table cacheaside_parked, OnGap rebuilds the filters of Filter, and

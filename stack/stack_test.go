@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// logSource is a Source without changes: that of a database whose log cannot be read, if err is set.
+// logSource is a Source without changes. If err is set, the log cannot be read.
 type logSource struct{ err error }
 
 func (l logSource) Run(ctx context.Context, _ event.Need, _ chan<- event.Batch) error {
@@ -96,7 +96,8 @@ func TestRun(t *testing.T) {
 		err = w.Run(ctx, func(ctx context.Context) error {
 			testenv.Eventually(t, "the consumer is active", func() bool { return w.Consumer.Stats().Active })
 			if _, err := filter.Rebuild(ctx, bloom.Table[int64](w.db, "users", "id"),
-				&bloom.RebuildOptions{AllowFewer: true, Settle: -1}); err != nil && !errors.Is(err, bloom.ErrRebuilding) {
+				&bloom.RebuildOptions{AllowFewer: true, Settle: -1}); err != nil &&
+				!errors.Is(err, bloom.ErrRebuilding) {
 				return err
 			}
 			stop()
@@ -162,12 +163,13 @@ func TestNamesBeginWithThePrefix(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.Close() })
-		users, err := cacheaside.NewLoader(s.Cache, "user", func(context.Context, int64) (int, error) { return 1, nil }, nil)
+		one := func(context.Context, int64) (int, error) { return 1, nil }
+		users, err := cacheaside.NewLoader(s.Cache, "user", one, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = s.Follow(logSource{}, []canal.Binding{canal.Bind(users, "public", "users", canal.IntColumn[int64]("id"))}, nil)
-		if err != nil {
+		binding := canal.Bind(users, "public", "users", canal.IntColumn[int64]("id"))
+		if err := s.Follow(logSource{}, []canal.Binding{binding}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.CreateTables(t.Context()); err != nil {

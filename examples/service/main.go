@@ -7,8 +7,9 @@
 //	go -C examples/service run . -database "shop@tcp(db:3306)/shop" -redis redis:6379
 //
 // Without -database it uses an SQLite file, which has no log, and without -redis an embedded Redis.
+//
 // wiring.go puts the parts together, users.go is the repository, http.go has the routes, reports.go
-// the nightly job, and metrics.go the metrics. servers.go, postgres.go and mysql.go connect to servers.
+// the nightly job, metrics.go the metrics; servers.go, postgres.go and mysql.go connect to servers.
 package main
 
 import (

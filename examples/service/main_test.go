@@ -124,7 +124,9 @@ func testService(t *testing.T, db *sql.DB, c config) {
 	p.gets(t, "/users/42", "Ada")
 	p.gets(t, "/readyz", "ready")
 	p.gets(t, "/log", "followed")
-	testenv.Eventually(t, "the report of today has one user", func() bool { return p.request(t, "POST", "/report") == "1" })
+	testenv.Eventually(t, "the report of today has one user", func() bool {
+		return p.request(t, "POST", "/report") == "1"
+	})
 	for _, step := range []struct{ method, path, read, want string }{
 		{"POST", "/users/42?name=Grace", "/users/42", "Grace"},
 		{"PUT", "/users/8?city=Paris&email=joan@x.org&name=Joan", "/cities/Paris", "Joan"},
@@ -161,7 +163,8 @@ func TestServiceStaysUp(t *testing.T) {
 	do(t, db,
 		"CREATE ROLE shop LOGIN REPLICATION PASSWORD 'first'",
 		"GRANT CREATE ON SCHEMA public TO shop",
-		"CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, email TEXT NOT NULL, name TEXT NOT NULL) PARTITION BY RANGE (id)",
+		`CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, email TEXT NOT NULL, name TEXT NOT NULL)
+			PARTITION BY RANGE (id)`,
 		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (1000)",
 		"ALTER TABLE users REPLICA IDENTITY FULL",
 		"ALTER TABLE users_1 REPLICA IDENTITY FULL",

@@ -29,7 +29,7 @@ var inProgram = strings.Fields("github.com/alicebob/miniredis/v2 modernc.org/sql
 // ours are those of the library.
 var ours = strings.Fields(
 	"bloom canal canal/envelope canal/event canal/parking consistency consistency/pgnotify consistency/pgxtx " +
-		"consistency/queuetest consistency/sqloutbox lock lock/driver lock/locktest lock/redlock meter")
+		"consistency/queuetest consistency/sqloutbox lock lock/driver lock/locktest lock/redlock meter stack")
 
 // elsewhere lists the modules whose packages some snippets use, by a text that occurs in such a
 // snippet, with the other packages that these snippets use: paths, or names and paths.

@@ -13,6 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
+// snippet: routes
 // handler returns the routes of the service.
 func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
@@ -46,6 +47,8 @@ func (s *service) handler() http.Handler {
 	mux.Handle("GET /metrics", s.metrics)
 	return mux
 }
+
+// end
 
 var errNoNumber = errors.New("the id is not a number")
 

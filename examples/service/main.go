@@ -44,6 +44,7 @@ func main() {
 	}
 }
 
+// snippet: run
 // run serves until ctx ends, finishes the requests in progress, and returns nil then.
 func run(ctx context.Context, c config, listener net.Listener) error {
 	rdb, stopRedis, err := c.openRedis()
@@ -75,3 +76,5 @@ func run(ctx context.Context, c config, listener net.Listener) error {
 	}
 	return s.Run(ctx, serve, shutdown, s.reports.daily)
 }
+
+// end

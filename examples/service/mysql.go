@@ -10,6 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
 )
 
+// snippet: connect
 // openMySQL returns a pool, and the source that reads the binary log. Both ask for the password
 // before each new connection.
 func (c config) openMySQL() (*database, error) {
@@ -36,3 +37,5 @@ func (c config) openMySQL() (*database, error) {
 	}
 	return &database{sqlx.NewDb(sql.OpenDB(connector), "mysql"), parsed.DBName, source}, nil
 }
+
+// end

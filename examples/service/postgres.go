@@ -10,6 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/pglogical"
 )
 
+// snippet: connect
 // openPostgres returns a pool, and the source that reads the publication "cacheaside". Both ask for
 // the password before each new connection.
 func (c config) openPostgres() (*database, error) {
@@ -27,3 +28,5 @@ func (c config) openPostgres() (*database, error) {
 	}
 	return &database{sqlx.NewDb(stdlib.OpenDB(*parsed, ask), "pgx"), "public", source}, nil
 }
+
+// end

@@ -32,6 +32,7 @@ func (r *Reports) daily(ctx context.Context) error {
 	return nil
 }
 
+// snippet: report
 // Today returns the report of today, and makes it if it does not exist. The lock makes one process
 // at a time work on it; otherwise Today returns lock.ErrHeld. That the work is already done is
 // known from its result, a row whose primary key is the day.
@@ -54,3 +55,5 @@ func (r *Reports) Today(ctx context.Context) (users int, err error) {
 	err = r.db.GetContext(ctx, &users, r.db.Rebind("SELECT users FROM reports WHERE day = ?"), day)
 	return users, err
 }
+
+// end

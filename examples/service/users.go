@@ -20,6 +20,7 @@ type User struct {
 	Name  string
 }
 
+// snippet: loaders
 // Users reads and writes the table users.
 type Users struct {
 	db      *sqlx.DB
@@ -43,15 +44,6 @@ func newUsers(s *stack.Stack, db *sqlx.DB, filter cacheaside.Filter) (*Users, er
 	return u, errors.Join(errs[:]...)
 }
 
-// bindings say which keys and groups a changed row has, for writes that do not go through Users.
-func (u *Users) bindings(schema string) []canal.Binding {
-	return []canal.Binding{
-		canal.Bind(u.byID, schema, "users", canal.IntColumn[int64]("id")),
-		canal.Bind(u.byEmail, schema, "users", canal.TextColumn[string]("email")),
-		canal.BindGroup(u.byCity, schema, "users", canal.Text("city", "city:%s")),
-	}
-}
-
 // The error sql.ErrNoRows of a load function says that the row does not exist.
 
 func (u *Users) load(ctx context.Context, id int64) (user User, err error) {
@@ -69,6 +61,8 @@ func (u *Users) loadCity(ctx context.Context, city string) (ids []int64, err err
 	err = u.db.SelectContext(ctx, &ids, query, city)
 	return ids, err // a city without users is a value, not ErrNotFound
 }
+
+// end
 
 // Get returns a user, or an error that Is cacheaside.ErrNotFound.
 func (u *Users) Get(ctx context.Context, id int64) (User, error) { return u.byID.Get(ctx, id) }
@@ -105,6 +99,19 @@ func (u *Users) InCity(ctx context.Context, city string) ([]User, error) {
 	return all, nil
 }
 
+// snippet: bindings
+// bindings say which keys and groups a changed row has, for writes that do not go through Users.
+func (u *Users) bindings(schema string) []canal.Binding {
+	return []canal.Binding{
+		canal.Bind(u.byID, schema, "users", canal.IntColumn[int64]("id")),
+		canal.Bind(u.byEmail, schema, "users", canal.TextColumn[string]("email")),
+		canal.BindGroup(u.byCity, schema, "users", canal.Text("city", "city:%s")),
+	}
+}
+
+// end
+
+// snippet: writes
 // Insert adds a row.
 func (u *Users) Insert(ctx context.Context, user User) error {
 	return u.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -141,3 +148,5 @@ func (u *Users) Move(ctx context.Context, id int64, city string) error {
 		return err
 	}, u.byID.Key(id).Existing(), u.byCity.GroupKey(group(city)))
 }
+
+// end

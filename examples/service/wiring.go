@@ -33,6 +33,7 @@ type database struct {
 //go:embed tables.sql
 var tables string
 
+// snippet: open
 // open makes the parts. The caller calls Run, which closes them.
 func open(ctx context.Context, db *database, rdb *redis.Client) (_ *service, err error) {
 	s := &service{}
@@ -69,6 +70,8 @@ func open(ctx context.Context, db *database, rdb *redis.Client) (_ *service, err
 	}
 	return s, s.metrics.watch(s.Stack)
 }
+
+// end
 
 // createTables creates all tables. In production a migration does so.
 func createTables(ctx context.Context, s *stack.Stack, db *sqlx.DB) error {

@@ -369,8 +369,13 @@ func region(text, name string) (string, bool) {
 var regionsOf = map[string][]string{
 	"docs/migration.md": {"example_migration_test.go", "example_migration_others_test.go", "bench/migration_test.go",
 		"bench/migration_gozero_test.go", "bench/migration_others_test.go"},
-	"docs/guides/lists.md": {"example_lists_test.go"},
+	"docs/guides/lists.md":            {"example_lists_test.go"},
+	"docs/guides/service-postgres.md": append(partsOfService, "examples/service/postgres.go"),
+	"docs/guides/service-mysql.md":    append(partsOfService, "examples/service/mysql.go"),
 }
+
+var partsOfService = slices.Clip([]string{"examples/service/main.go", "examples/service/wiring.go",
+	"examples/service/users.go", "examples/service/http.go", "examples/service/reports.go"})
 
 var update = flag.Bool("update", false, "write the compiled snippets into the pages that show them")
 

@@ -122,12 +122,14 @@ func (p *page) file(snippet string) (text, folder string) {
 
 // TestReadmeCompiles: each Go snippet of README.md and of docs compiles, except for variables that
 // nothing uses. It uses nothing but what it declares, or what the first snippet of its page does,
-// and later ones that are declarations. Those of docs/migration.md are compiled and run elsewhere.
+// and later ones that are declarations. Those of docs/migration.md and of examples are compiled
+// elsewhere.
 func TestReadmeCompiles(t *testing.T) {
 	modules := make(map[string]*exports) // by folder
 	all := 0
 	for _, name := range pages(t) {
-		if name == filepath.Join("docs", "migration.md") {
+		if parts := regionsOf[filepath.ToSlash(name)]; name == filepath.Join("docs", "migration.md") ||
+			len(parts) > 0 && strings.HasPrefix(parts[0], "examples/") {
 			continue
 		}
 		text, err := textOf(name)

@@ -145,7 +145,8 @@ var (
 // identifiers.
 func (s *schema) validate() error {
 	s.partList = list(s.parts)
-	s.tables, s.fullSet = list(s.followed), list(s.full)
+	s.fullSet = list(s.full)
+	s.tables = slices.DeleteFunc(list(s.followed), func(t string) bool { return slices.Contains(s.fullSet, t) })
 	for _, part := range s.partList {
 		if !slices.Contains(s.allParts(), part) {
 			return usagef("--parts: one or more of %s, separated by commas", strings.Join(s.allParts(), ", "))

@@ -351,6 +351,9 @@ func TestSchemaMySQLSettings(t *testing.T) {
 	s.complete() // enough for keys of the primary key
 	s.flags = append(s.flags, "--full-tables", "products")
 	s.damaged("", "binlog_row_image")
+	if n := strings.Count(s.ok(s.flags...), "ON `products`"); n > 1 { // named by both flags
+		t.Errorf("a right on products is granted %d times", n)
+	}
 	s.run("DROP TABLE products")
 	if o := s.checked(); !strings.Contains(o.out, "products, which a Consumer should follow, does not exist") {
 		t.Errorf("%+v", o)

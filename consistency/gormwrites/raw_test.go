@@ -42,12 +42,15 @@ func TestTouches(t *testing.T) {
 // Raw that changes rows needs a transaction, because its rows outlive the callback.
 func TestRawQuery(t *testing.T) {
 	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
-		if db.DriverName() == "mysql" {
-			t.Skip("MariaDB has no UPDATE ... RETURNING")
-		}
 		w := start(t, db, gorm.Config{}, nil)
 		w.Read(t.Context())
 		var price int64
+		if err := w.gorm.Raw("WITH x AS (SELECT 1) SELECT price FROM items").Scan(&price).Error; err != nil {
+			t.Error(err)
+		}
+		if db.DriverName() == "mysql" { // which has no UPDATE … RETURNING
+			return
+		}
 		if err := w.gorm.Raw(raise + " RETURNING price").Scan(&price).Error; !errors.Is(err, errNoTransaction) {
 			t.Error(err)
 		}
@@ -58,9 +61,6 @@ func TestRawQuery(t *testing.T) {
 		}
 		w.Relay(t)
 		w.fresh(t)
-		if err := w.gorm.Raw("WITH x AS (SELECT 1) SELECT price FROM items").Scan(&price).Error; err != nil {
-			t.Error(err)
-		}
 	})
 }
 

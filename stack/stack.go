@@ -3,6 +3,7 @@ package stack
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -193,7 +194,7 @@ func (s *Stack) Follow(source canal.Source, bindings []canal.Binding, options *c
 	if s.Consumer != nil {
 		return errors.New("stack: Follow was called before")
 	}
-	checkpoint, err := canal.NewSQLCheckpoint(s.db, &canal.SQLCheckpointOptions{Name: strings.ToLower(s.prefix)})
+	checkpoint, err := canal.NewSQLCheckpoint(s.db, &canal.SQLCheckpointOptions{Name: checkpointName(s.prefix)})
 	if err != nil {
 		return fmt.Errorf("stack: %w", err)
 	}
@@ -220,6 +221,17 @@ func (s *Stack) Follow(source canal.Source, bindings []canal.Binding, options *c
 		return fmt.Errorf("stack: %w", err)
 	}
 	return nil
+}
+
+// checkpointName returns the prefix as the name of the checkpoint, which has at most 64 bytes and no
+// capital letters. Another prefix is replaced by its beginning and a hash.
+func checkpointName(prefix string) string {
+	lower := strings.ToLower(prefix)
+	if lower == prefix && len(prefix) <= 64 {
+		return prefix
+	}
+	hash := sha256.Sum256([]byte(prefix))
+	return fmt.Sprintf("%.40s-%x", lower, hash[:8])
 }
 
 // rebuild rebuilds the filters. The consumer adds all later rows to them.

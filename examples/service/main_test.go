@@ -108,7 +108,7 @@ func TestService(t *testing.T) {
 	for _, e := range []testenv.Engine{testenv.MariaDB, testenv.MySQL} {
 		t.Run(string(e), func(t *testing.T) {
 			server := e.Start(t)
-			do(t, server.DB(t), tableOfUsers)
+			do(t, server.DB(t), tableOfUsers+oneSpelling)
 			testService(t, server.DB(t), config{database: server.DSN(t)})
 		})
 	}
@@ -145,6 +145,7 @@ func testService(t *testing.T, db *sql.DB, c config) {
 	p.gets(t, "/users/42", "Hedy")
 	p.gets(t, "/emails/hedy@x.org", "Hedy")
 	p.gets(t, "/emails/ada@x.org", "not found")
+	p.gets(t, "/emails/HEDY@x.org", "not found")
 	p.gets(t, "/users/7", "Ida")
 	p.gets(t, "/cities/Paris", "Ida")
 	do(t, db, "UPDATE users SET city = 'London' WHERE id = 7")

@@ -10,6 +10,10 @@ import (
 	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
 )
 
+// oneSpelling makes the database compare texts as the cache compares keys. With a collation that
+// ignores case, it would find a row by several spellings, each of which is cached by its own key.
+const oneSpelling = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+
 // snippet: connect
 // openMySQL returns a pool, and the source that reads the binary log. Both ask for the password
 // before each new connection.
@@ -35,7 +39,8 @@ func (c config) openMySQL() (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &database{sqlx.NewDb(sql.OpenDB(connector), "mysql"), parsed.DBName, source}, nil
+	db := sqlx.NewDb(sql.OpenDB(connector), "mysql")
+	return &database{DB: db, schema: parsed.DBName, source: source, create: oneSpelling}, nil
 }
 
 // end

@@ -26,7 +26,7 @@ func (c config) openPostgres() (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &database{sqlx.NewDb(stdlib.OpenDB(*parsed, ask), "pgx"), "public", source}, nil
+	return &database{DB: sqlx.NewDb(stdlib.OpenDB(*parsed, ask), "pgx"), schema: "public", source: source}, nil
 }
 
 // end

@@ -28,6 +28,7 @@ type database struct {
 	*sqlx.DB
 	schema string       // of the tables, in the log
 	source canal.Source // of the log; nil: there is none
+	create string       // what CREATE TABLE ends with
 }
 
 //go:embed tables.sql
@@ -65,7 +66,7 @@ func open(ctx context.Context, db *database, rdb *redis.Client) (_ *service, err
 		}
 	}
 	s.reports = &Reports{db.DB, s.Locker}
-	if err := createTables(ctx, s.Stack, db.DB); err != nil {
+	if err := createTables(ctx, s.Stack, db); err != nil {
 		return nil, err
 	}
 	return s, s.metrics.watch(s.Stack)
@@ -74,9 +75,9 @@ func open(ctx context.Context, db *database, rdb *redis.Client) (_ *service, err
 // end
 
 // createTables creates all tables. In production a migration does so.
-func createTables(ctx context.Context, s *stack.Stack, db *sqlx.DB) error {
+func createTables(ctx context.Context, s *stack.Stack, db *database) error {
 	for statement := range strings.SplitSeq(tables, ";\n") {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+		if _, err := db.ExecContext(ctx, statement+db.create); err != nil {
 			return err
 		}
 	}

@@ -131,9 +131,9 @@ func textOf(text, kind string, postgres bool) event.Value {
 	return event.TextValue(text)
 }
 
-// Changes returns the changes of rows that were read before and after a statement. exists reports
-// whether the statement leaves the rows in the table, unless it deletes them. Without a row after
-// an update, the primary key has changed, and complete is false.
+// Changes returns the changes of rows that were read before and after a statement. deletes means
+// that rows without an after were deleted. Otherwise their primary key has changed, and complete is
+// false.
 func Changes(before, after []Row, deletes bool) (changes []event.Change, complete bool) {
 	found := make(map[string]event.Row, len(after))
 	for _, r := range after {

@@ -223,7 +223,8 @@ func fields(t *testing.T) map[string][]string {
 	declared := func(text string) bool {
 		return slices.ContainsFunc(strings.Split(structs+"|Depth", "|"), func(name string) bool { return strings.Contains(text, name+" struct") })
 	}
-	for _, folder := range []string{".", "consistency", "consistency/sqloutbox", "bloom", "consistency/watermillqueue", "consistency/gormwrites", "canal", "canal/parking", "canal/mysqlbinlog", "canal/pglogical",
+	for _, folder := range []string{".", "consistency", "consistency/sqloutbox", "bloom", "consistency/watermillqueue",
+		"consistency/gormwrites", "canal", "canal/parking", "canal/mysqlbinlog", "canal/pglogical",
 		"lock", "lock/mysqllock", "lock/pglock", "lock/zklock", "meter", "otelcacheaside"} {
 		eachStruct(t, folder, declared, func(_, name string, fields []string) { all[name] = append(all[name], fields...) })
 	}

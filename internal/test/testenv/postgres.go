@@ -262,6 +262,9 @@ func postgresReady(s *server, data string) error {
 // first call, and dropped when the test ends, even if a connection still uses it.
 func (p *Postgres) Database(t testing.TB) string {
 	t.Helper()
+	if !slices.Contains(sql.Drivers(), "pgx") {
+		t.Fatal(`the test does not import _ "github.com/jackc/pgx/v5/stdlib"`)
+	}
 	return p.databases.forTest(t, p.server, func(statement string) error {
 		if strings.HasPrefix(statement, "DROP") {
 			statement += " WITH (FORCE)"

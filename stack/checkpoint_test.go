@@ -9,8 +9,8 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// TestCheckpointName: services with different prefixes have different checkpoints in one table, even
-// if the prefixes differ in nothing but case.
+// TestCheckpointName: services with different prefixes have different checkpoints in one table,
+// even if the prefixes differ in nothing but case.
 func TestCheckpointName(t *testing.T) {
 	db := sqlx.NewDb(sqlite.Open(t), "sqlite")
 	seen := map[string]string{}

@@ -223,8 +223,8 @@ func (s *Stack) Follow(source canal.Source, bindings []canal.Binding, options *c
 	return nil
 }
 
-// checkpointName returns the prefix as the name of the checkpoint, which has at most 64 bytes and no
-// capital letters. Another prefix is replaced by its beginning and a hash.
+// checkpointName returns the prefix as the name of the checkpoint, which has at most 64 bytes and
+// no capital letters. Another prefix is replaced by its beginning and a hash.
 func checkpointName(prefix string) string {
 	lower := strings.ToLower(prefix)
 	if lower == prefix && len(prefix) <= 64 {

@@ -60,14 +60,14 @@
 // # What it does not promise
 //
 // If a key is deleted in Redis by other means than this library, memory tiers serve it until its
-// LoaderOptions.MemoryTTL has passed. If Redis loses an acknowledged delete, by a failover or a
-// restart from an old snapshot, the old value stays until it is reloaded after its TTL. A write
-// without an invalidation is not noticed, except by a meter (package meter) that the writer reports
-// it to. If Invalidate returns an error, some keys may not be invalidated: repeat the call. Other
-// processes, including those without a memory tier, may return old values for up to
-// Options.MaxStaleness after InvalidateAll. A Hold no longer protects a commit if it is lost after
-// its Check: because Redis loses it (FLUSHALL, eviction, a failover), or because its process is
-// suspended for longer than Options.LeaseTTL.
+// TTL, or LoaderOptions.MemoryTTL if that is set, has passed. If Redis loses an acknowledged
+// delete, by a failover or a restart from an old snapshot, the old value stays until it is reloaded
+// after its TTL. A write without an invalidation is not noticed, except by a meter (package meter)
+// that the writer reports it to. If Invalidate returns an error, some keys may not be invalidated:
+// repeat the call. Other processes, including those without a memory tier, may return old values
+// for up to Options.MaxStaleness after InvalidateAll. A Hold no longer protects a commit if it is
+// lost after its Check: because Redis loses it (FLUSHALL, eviction, a failover), or because its
+// process is suspended for longer than Options.LeaseTTL.
 //
 // # Redis
 //
@@ -94,6 +94,8 @@
 //     PUBLISH, SUBSCRIBE and PING.
 //   - RENAME, for entries of more than 16 KB. Without it, a script stores them, and Redis serves no
 //     other client for some milliseconds per MB.
+//   - PUBSUB NUMSUB, in fleets of more than 30 processes. Without it, the ends of loads for which
+//     few processes wait are announced to all.
 //   - The commands by which the client opens a connection, such as HELLO.
 //   - With Options.ReplicaLag or StrictWrites: ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE.
 //   - With LoaderOptions.Groups: ZADD, ZRANGE and ZREMRANGEBYSCORE.

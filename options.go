@@ -109,16 +109,18 @@ type LoaderOptions struct {
 	// none.
 	EarlyRefresh float64
 
-	// Jitter is the maximum share by which each TTL is shortened at random, so that values that
-	// were stored together do not expire together. Default: 0.1. At most 0.9; negative: none.
+	// Jitter is the maximum share by which each TTL, and the life of each copy in memory, is
+	// shortened at random, so that values that were stored together do not expire together.
+	// Default: 0.1. At most 0.9; negative: none.
 	Jitter float64
 
 	// NullTTL is how long the absence of a row is fresh. Within StaleFor, Redis keeps it for up
 	// to twice as long. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years.
 	NullTTL time.Duration
 
-	// MemoryTTL is how long the memory tier serves a value. It bounds the staleness of changes
-	// without an Invalidate. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years;
+	// MemoryTTL is how long the memory tier serves a value, at most as long as its entry in Redis.
+	// It bounds the staleness of keys that other programs delete in Redis without this library. Up
+	// to Jitter of it is cut off at random. Default: as long as the entry. From 10 ms to 10 years;
 	// negative: this loader does not use the memory tier.
 	MemoryTTL time.Duration
 

@@ -76,7 +76,7 @@ func (l *LoaderOptions) withDefaults() LoaderOptions {
 	d.BreakAt = cmp.Or(d.BreakAt, 0.9)
 	d.BreakFor = cmp.Or(d.BreakFor, time.Second)
 	d.NullTTL = cmp.Or(d.NullTTL, min(time.Minute, d.TTL))
-	d.MemoryTTL = cmp.Or(d.MemoryTTL, min(time.Minute, d.TTL))
+	d.MemoryTTL = cmp.Or(d.MemoryTTL, MaxTTL)
 	d.LoadTimeout = cmp.Or(d.LoadTimeout, 10*time.Second)
 	d.ErrorTTL = cmp.Or(d.ErrorTTL, 200*time.Millisecond)
 	d.BatchSize = cmp.Or(d.BatchSize, 100)

@@ -25,9 +25,10 @@ func TestDocumentedDefaults(t *testing.T) {
 		}
 	}
 	derived := map[string]string{ // the beginning of the cell; the value follows from other options
-		"Options.MaxQueue":    "10 x `MaxLoads`",
-		"Options.ReadTimeout": "half of `RedisTimeout`",
-		"Options.Logger":      "`slog.Default()`",
+		"Options.MaxQueue":        "10 x `MaxLoads`",
+		"Options.ReadTimeout":     "half of `RedisTimeout`",
+		"Options.Logger":          "`slog.Default()`",
+		"LoaderOptions.MemoryTTL": "as long as its entry",
 	}
 	n := 0
 	for name, defaults := range map[string]any{

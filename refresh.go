@@ -13,13 +13,14 @@ import (
 // loading the key, Refresh first waits for that load. Calls during a Refresh of the key share the
 // next one.
 //
-// Use Refresh after a change without an Invalidate. Refresh does not notify other processes:
-// their memory may serve the old value until its MemoryTTL. After a write, use Invalidate,
-// because the old value stays cached if a process is killed during its Refresh.
+// Use Refresh after a change without an Invalidate. It notifies the other processes: after it has
+// returned nil, their memory serves the old value no longer than after an Invalidate. After a
+// write, use Invalidate, because the old value stays cached if a process is killed during its
+// Refresh.
 //
-// If the row does not exist, Refresh stores its absence, and returns ErrNotFound. If Redis is
-// down, or fails before the value is stored, Refresh returns ErrRedis. If the load fails, the
-// cached value stays. The other errors are those of Get.
+// If the row does not exist, Refresh stores its absence, and returns ErrNotFound. If Redis is down,
+// or fails before the value is stored and announced, Refresh returns ErrRedis. If the load fails,
+// the cached value stays. The other errors are those of Get.
 //
 // The value is returned but not stored if the key is on hold (Options.ReplicaLag, StrictWrites),
 // if its encoding is longer than LoaderOptions.MaxValueBytes, or if invalidations keep overtaking
@@ -39,10 +40,8 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	return l.result(rows.Value[V](got.Value), got.Null)
 }
 
-// RefreshKeys is Loader.Refresh for keys of any loaders, without the values. It also notifies the
-// other processes: after it has returned nil, their memory serves the old values no longer than
-// after an Invalidate. A key whose row does not exist is refreshed like any other. These keys are
-// invalidated instead:
+// RefreshKeys is Loader.Refresh for keys of any loaders, without the values. A key whose row does
+// not exist is refreshed like any other. These keys are invalidated instead:
 //
 //   - keys whose loader this process does not have, or has with another version;
 //   - keys whose texts this process cannot convert back, such as those of LoaderOptions.Key;
@@ -63,12 +62,11 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 		others = append(others, unconverted...)
 	}
 	failed.joinAll(c.invalidateKeys(ctx, OpRefresh, others)) // first: loads may take long
-	var stored, notStored []Key
+	var notStored []Key
 	for i, p := range parts {
 		for j, err := range p.loader.RefreshKeys(ctx, converted[i]) {
 			switch k := p.keys[j]; {
 			case err == nil:
-				stored = append(stored, k)
 			case errors.Is(err, rows.ErrNotStored):
 				notStored = append(notStored, k)
 			default:
@@ -77,9 +75,6 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 		}
 	}
 	failed.joinAll(c.invalidateKeys(ctx, OpRefresh, notStored))
-	for i, err := range c.announce(ctx, stored) {
-		failed.add(OpRefresh, stored[i], err)
-	}
 	return failed.err()
 }
 
@@ -96,23 +91,4 @@ func (p *part) convert() (converted []any, others []Key) {
 		}
 	}
 	return converted, others
-}
-
-// announce notifies other processes of keys whose values were replaced.
-func (c *Cache) announce(ctx context.Context, keys []Key) []error {
-	if c.bus == nil || len(keys) == 0 {
-		return nil
-	}
-	names, hashes := c.named(keys)
-	errs := c.bus.Do(ctx, names, hashes, nil)
-	for i, err := range errs {
-		if err == nil {
-			continue
-		}
-		errs[i] = redisError(err)
-		if l := c.known(keys[i].Loader); l != nil {
-			l.Counts().Fetch.RedisErrors.Add(1)
-		}
-	}
-	return errs
 }

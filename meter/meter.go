@@ -60,9 +60,7 @@ const (
 // of the written rows must exist in this process, because they load the rows for comparison.
 // Several processes can have a Meter each.
 //
-// The Meter immediately asks which processes exist. A process that is asked for the first time
-// needs LoaderOptions.MemoryTTL until it can confirm that it has no copy. Close the Meter before
-// the Cache.
+// The Meter immediately asks which processes exist. Close it before the Cache.
 func New(cache *cacheaside.Cache, options *Options) (*Meter, error) {
 	return newMeter(cache, options, rand.Float64)
 }

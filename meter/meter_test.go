@@ -224,7 +224,7 @@ func TestMeterFindsStaleCopies(t *testing.T) {
 			f.r = append(f.r, p)
 			p.want(f.t, 1, "old")
 		}, consistent(Copies{Same: 1}, Copies{None: 3})},
-		"a process with unknown copies": {func(f *fleet) {
+		"copies from before the first question": {func(f *fleet) {
 			f.m.Close()
 			f.r = append(f.r, join(f.t, f.rdb, f.d, patient).hear(f.t))
 			time.Sleep(2 * time.Minute) // the earlier questions are forgotten
@@ -233,7 +233,7 @@ func TestMeterFindsStaleCopies(t *testing.T) {
 			f.d.write(1, "new")
 			f.measure()
 			f.invalidate(1)
-		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{None: 1}, Memory: Copies{NotKnown: 3}}},
+		}, Result{Different: 1, Redis: Copies{None: 1}, Memory: Copies{Different: 3}}},
 		"a process that does not reply": {func(f *fleet) {
 			sub := f.rdb.Subscribe(f.t.Context(), "cacheaside::invalidations")
 			f.t.Cleanup(func() { sub.Close() })

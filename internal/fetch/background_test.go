@@ -113,7 +113,7 @@ func TestReloadedSinceTheLook(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Memory.Close()
-		l.Memory.Set(0, (&memory.Item[int, int]{}).Whole(), 8, time.Hour, -c.ago)
+		l.Memory.Set(0, (&memory.Item[int, int]{}).Whole(), memory.Read{}, 8, time.Hour, -c.ago)
 		l.startRefreshes([]*Round{{step: toLookUp, refresh: refresh{early: c.early}}})
 		l.refreshes.running.Wait()
 		if n := l.Counters.BackgroundRefreshes.Load(); n != c.reloads {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
@@ -19,6 +20,7 @@ type batch struct {
 	refresh    bool
 	background bool // a refresh of entries that callers have read, for which no caller waits
 	released   bool
+	lookedUp   time.Duration  // a time before the last lookup, on the bus's clock
 	forks      sync.WaitGroup // the batches that fork has started
 }
 
@@ -72,6 +74,7 @@ func (b *batch) releaseLeases() {
 		}
 	}
 	b.release(owned)
+	b.announceEnds(b.rounds)
 	if len(later) > 0 {
 		b.fetcher.background.Go(func() { b.release(later) })
 	}

@@ -70,7 +70,7 @@ func (f *Fetcher) Copy(
 		switch {
 		case err != nil:
 		case state.Kind != lease.Stored || e.Generation < generation.Number || f.isOutdated(r.slotRange, e) ||
-			f.classifyAge(e, time.Now()) == foundTooOld:
+			f.classifyAge(e, f.now(r.slotRange)) == foundTooOld:
 			v = measure.None
 		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0, f.isExpired(r.slotRange, e):
 			// The verdict stays Unknown. Either this process has not received an InvalidateAll yet,

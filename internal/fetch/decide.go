@@ -220,6 +220,10 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		r.withoutLease, r.step = true, toLoad
 	case doWaitForLoad:
 		r.step = toWait
+		r.lease, r.awaited = lease.Token{}, false
+		if state.Kind == lease.Busy {
+			r.lease, r.awaited = state.Token, state.Awaited
+		}
 	case doLeaveToOthers:
 		r.step, r.refreshedElsewhere = ended, found == foundOtherLease
 	case doFail:

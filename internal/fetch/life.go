@@ -14,6 +14,27 @@ import (
 // maxTTL is cacheaside.MaxTTL.
 const maxTTL = 10 * 365 * 24 * time.Hour
 
+// now returns the time on the clock by which the TTLs of entries in a range of slots end. That is
+// the clock of Redis, because the clocks of two processes may differ by hours. Without Redis, and
+// until Redis was polled, it is the clock of this process.
+func (f *Fetcher) now(slotRange uint8) time.Time {
+	if f.cache.Bus == nil {
+		return time.Now()
+	}
+	return f.cache.Bus.Clock(slotRange)
+}
+
+// memoryLife returns how long memory keeps a copy of a value whose TTL ends after ttl. The copies
+// of a process end earlier than the TTL by a random part of up to Jitter. Otherwise the processes
+// of a fleet would all read a hot key again at the same time.
+func (f *Fetcher) memoryLife(ttl time.Duration) time.Duration {
+	life := min(ttl, f.MemoryTTL)
+	if f.cache.Store == nil { // then no entry in Redis replaces the copy
+		return life
+	}
+	return life - time.Duration(max(f.Jitter, 0)*rand.Float64()*float64(life))
+}
+
 // staleFor returns how long a value, or an absence, may be served after its TTL. Anyone can
 // request keys that do not exist, so absences are kept for a shorter time.
 func (f *Fetcher) staleFor(null bool) time.Duration {

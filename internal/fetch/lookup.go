@@ -269,7 +269,7 @@ func (f *Fetcher) applyLookup(r *Round, state *lease.State, err error) {
 		f.withoutRedis(r, err)
 		return
 	}
-	now := time.Now()
+	now := f.now(r.slotRange)
 	found, unread := f.classify(r, state, now)
 	if found == foundFresh || found == foundStale || found == foundFailing {
 		if r.mode == Warming {

@@ -114,8 +114,7 @@ func (f *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 	if f.Memory == nil {
 		return
 	}
-	life := time.Until(e.Expiry)
-	f.putInMemory(r, life, e.Cost, false)
+	f.putInMemory(r, e.Expiry.Sub(f.now(r.slotRange)), e.Cost, false)
 }
 
 // putInMemory offers a round's value to the memory tier, under the version that the key had
@@ -126,10 +125,10 @@ func (f *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 // raised the version since the snapshot, the refreshed value is not stored, and the copy in
 // memory is invalidated, too.
 func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
-	life := min(ttl, f.MemoryTTL)
 	if f.Memory == nil {
 		return
 	}
+	life := f.memoryLife(ttl)
 	if life <= 0 || !f.Memory.Trusted(r.slotRange) {
 		if refresh { // memory may be trusted again without a clear, and its copy is older
 			f.Memory.Invalidate(r.hash, r.sharedHash)
@@ -149,10 +148,10 @@ func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 			return
 		}
 	}
-	f.Memory.Note(r.hash, r.sharedHash, r.takenAt)
 	item, weight := f.newItem(r)
 	item.Delta = uint32(min(f.delta(cost).Microseconds(), math.MaxUint32))
-	if r.inMemory = f.Memory.Set(r.hash, item, weight, life, ttl); !r.inMemory {
+	read := memory.Read{Stable: r.sharedHash, Began: r.takenAt}
+	if r.inMemory = f.Memory.Set(r.hash, item, read, weight, life, ttl); !r.inMemory {
 		f.Counters.TooHeavy.Add(1)
 	}
 }
@@ -186,8 +185,8 @@ func (f *Fetcher) keepWhileDown(r *Round, row source.Row) {
 	if !f.takeGroupVersions(r) || f.Groups.InUse() && f.Memory.GroupVersion(f.Groups.AllHash()) != r.allGroups {
 		return
 	}
-	f.Memory.Note(r.hash, r.sharedHash, r.takenAt)
-	if item, weight := f.newItem(r); !f.Memory.Keep(r.hash, item, weight, until) {
+	item, weight := f.newItem(r)
+	if !f.Memory.Keep(r.hash, item, memory.Read{Stable: r.sharedHash, Began: r.takenAt}, weight, until) {
 		f.Counters.TooHeavy.Add(1)
 	}
 }

@@ -93,6 +93,7 @@ func (b *batch) run() {
 	defer b.forks.Wait()
 	defer b.releaseLeases()
 	for b.more() {
+		b.noteTime()
 		b.confirmGenerations() // determines which entries are valid
 		if b.refresh {
 			b.readStamps() // of the entries to replace, in a background refresh

@@ -120,15 +120,17 @@ func (b *batch) readStamps() {
 	}
 	b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds), func(i int, state *lease.State, err error) {
 		r, e := rounds[i], &state.Entry
+		now := b.fetcher.now(r.slotRange)
+		newer := e.Expiry.Sub(now) > time.Until(r.memoryUntil)+Drift
 		b.fetcher.count(err)
 		switch {
 		case err != nil || state.Kind != lease.Stored || e.Generation != r.generation.Number:
 			r.step = ended // the next reader of the key handles it
-		case e.Expiry.After(r.memoryUntil.Add(Drift)) && state.Long:
+		case newer && state.Long:
 			r.step = ended // the next reader of the key reads it whole
-		case e.Expiry.After(r.memoryUntil.Add(Drift)):
+		case newer:
 			b.fetcher.adoptEntry(r, e)
-		case e.Taken(time.Now()):
+		case e.Taken(now):
 			r.step, r.refreshedElsewhere = ended, true
 		default:
 			r.stamp, r.stampKnown = e.Stamp, true

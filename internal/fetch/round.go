@@ -103,6 +103,9 @@ type wait struct {
 	waitingSince time.Duration // when the first wait began, on the loader's clock; 0 before that
 	softDeadline time.Duration // when a stale value is returned, on the same clock; 0 if none was found
 	forFresh     bool          // the round has a stale value, and waits for a fresh one
+	lease        lease.Token   // the lease of the load for which the round waits; zero: it is a refresh
+	awaited      bool          // the end of that load will be announced
+	counted      lease.Token   // the lease that counts this process among those who wait for its end
 }
 
 // ending is the outcome of a round's loads.

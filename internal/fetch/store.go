@@ -20,6 +20,7 @@ const MaxRefusals = 3
 
 // store replaces the leases of rounds by the loaded values, or by failure markers.
 func (b *batch) store(rounds []*Round, rows []source.Row) {
+	defer b.announceEnds(rounds)
 	if b.ctx.Err() != nil && slices.ContainsFunc(rows, func(row source.Row) bool { return row.Err != nil }) {
 		return // the load was stopped, so the key has not failed; batch.more ends the rounds
 	}
@@ -69,6 +70,24 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	b.put(filled, fillings)
 	for i, r := range filled {
 		b.finishStore(r, fillings[i])
+	}
+	if b.refresh && !b.background {
+		b.announce(filled)
+	}
+}
+
+// announce notifies other processes of the values that a Refresh has stored, so that they do not
+// serve older ones from memory.
+func (b *batch) announce(rounds []*Round) {
+	stored := slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool {
+		return r.step != ended || r.Err != nil || r.Unvalidated
+	})
+	errs := b.fetcher.cache.Bus.Do(context.WithoutCancel(b.ctx), names(stored), b.fetcher.hashes(stored), nil)
+	for i, err := range errs {
+		if err != nil {
+			b.fetcher.CountWrite(err)
+			stored[i].Err = fault.OfRedis(err)
+		}
 	}
 }
 
@@ -148,11 +167,16 @@ func (f *Fetcher) unstorableFor(reason lease.Reason, took time.Duration) time.Du
 }
 
 func (f *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
+	return f.cache.Bus.Delete(ctx, names(rounds), f.hashes(rounds))
+}
+
+// hashes returns the stable hashes of the keys of rounds.
+func (f *Fetcher) hashes(rounds []*Round) []uint64 {
 	hashes := make([]uint64, len(rounds))
 	for i, r := range rounds {
 		hashes[i] = f.Keys.Hash(r.text)
 	}
-	return f.cache.Bus.Delete(ctx, names(rounds), hashes)
+	return hashes
 }
 
 // filling returns the entry for a value.
@@ -169,8 +193,8 @@ func (f *Fetcher) filling(r *Round, row source.Row) (lease.Filling, error) {
 // the entry's time to live in Redis.
 func (f *Fetcher) entry(r *Round, row source.Row) (e lease.Entry, life time.Duration, err error) {
 	ttl := f.ttl(row)
-	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: r.generation.Number,
-		Keyed: r.nameHashed}
+	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: f.now(r.slotRange).Add(ttl),
+		Generation: r.generation.Number, Keyed: r.nameHashed}
 	if e.Keyed {
 		e.Key = r.text
 	}
@@ -214,7 +238,8 @@ func (b *batch) finishStore(r *Round, filling *lease.Filling) {
 		b.fetcher.CountWrite(filling.Err)
 		b.endUnvalidated(r)
 	case filling.Stored:
-		b.fetcher.putInMemory(r, time.Until(filling.Entry.Expiry), filling.Entry.Cost, b.refresh)
+		left := filling.Entry.Expiry.Sub(b.fetcher.now(r.slotRange))
+		b.fetcher.putInMemory(r, left, filling.Entry.Cost, b.refresh)
 		r.step = ended
 	default:
 		b.fetcher.Counters.Refused.Add(1)

@@ -2,15 +2,33 @@ package fetch
 
 import (
 	"math"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/fault"
-	"github.com/cacheaside/cacheaside/internal/retry"
+	"github.com/cacheaside/cacheaside/internal/lease"
+)
+
+// A round that waits for the load of another process polls. If many processes wait for one load,
+// their polls would be most of Redis' work. So a waiting process counts itself in the lease, and
+// from a certain number on, the process that loads announces the end of its load. Then the others
+// poll only in case that message is lost.
+
+// shortLoad is the duration of a load up to which a process polls once before it counts itself.
+const shortLoad = 10 * time.Millisecond
+
+// A process that waits for the announced end of a load polls after a pause as long as the wait so
+// far, but at least after twice the expected load and minAwaited, and at most after maxAwaited.
+const (
+	minAwaited = 250 * time.Millisecond
+	maxAwaited = time.Second
 )
 
 // wait pauses while other reads load keys that rounds of this batch need, before these rounds look
-// up the keys again. It polls: no message announces the end of another process's load.
+// up the keys again.
 func (b *batch) wait() {
+	b.count()
 	rounds := atStep(b.open, toWait)
 	if len(rounds) == 0 {
 		return
@@ -36,13 +54,107 @@ func (b *batch) wait() {
 			r.Err, r.step = fault.LoadTimeout, ended
 			continue
 		}
-		pause = min(pause, b.fetcher.Source.Pace.Pause(waited))
+		pause = min(pause, b.fetcher.pause(r, waited))
 	}
 	if others := len(atStep(b.open, toLookUp)) + len(atStep(b.open, toLease)); others > 0 || pause == math.MaxInt64 {
 		pause = 0 // other rounds can continue immediately
 	}
+	b.sleep(atStep(rounds, toWait), pause) // the caller checks ctx
 	for _, r := range atStep(rounds, toWait) {
 		r.step = toLookUp
 	}
-	_ = retry.Sleep(b.ctx, pause) // the caller checks ctx
+}
+
+// pause returns the pause of a round before its next lookup.
+func (f *Fetcher) pause(r *Round, waited time.Duration) time.Duration {
+	if !r.awaited {
+		return f.Source.Pace.Pause(waited)
+	}
+	gap := min(max(waited, 2*f.Source.Pace.Mean(), minAwaited), maxAwaited)
+	return gap*3/4 + rand.N(gap/2)
+}
+
+// count counts this process among those who wait for the ends of leases, and looks up the keys
+// again in the same trip.
+func (b *batch) count() {
+	if b.refresh { // a refresh requests the lease again instead
+		return
+	}
+	var rounds []*Round
+	for _, r := range atStep(b.open, toWait) {
+		if r.lease == (lease.Token{}) || r.lease == r.counted || r.awaited || r.forFresh {
+			continue // the lease has counted it, or the round does not wait for a lease
+		}
+		if mean := b.fetcher.Source.Pace.Mean(); r.waitingSince == 0 && mean != 0 && mean < shortLoad {
+			continue
+		}
+		if b.fetcher.Memory == nil || !b.fetcher.cache.Bus.Receives(r.slotRange) {
+			continue
+		}
+		rounds = append(rounds, r)
+	}
+	if len(rounds) == 0 {
+		return
+	}
+	attempts := b.attempts(rounds)
+	b.lookedUp = b.fetcher.cache.Bus.Now()
+	b.fetcher.cache.Store.Await(b.ctx, attempts, b.fetcher.cache.Bus.Channel())
+	for i, r := range rounds {
+		r.counted = r.lease
+		b.applyLookup(r, &attempts[i].State, attempts[i].Err)
+	}
+	b.fetcher.startDueRefreshes(rounds)
+	b.complete(rounds)
+}
+
+// sleep waits for the pause, or until the load of one of rounds has ended, or ctx has ended.
+func (b *batch) sleep(rounds []*Round, pause time.Duration) {
+	if pause <= 0 {
+		return
+	}
+	var woken <-chan struct{} // nil: never
+	if b.fetcher.Memory != nil && b.fetcher.cache.Bus != nil {
+		var stable []uint64
+		for _, r := range rounds {
+			if r.awaited {
+				stable = append(stable, r.sharedHash)
+			}
+		}
+		if len(stable) > 0 {
+			wait := b.fetcher.cache.Bus.WaitForEnd(stable, b.lookedUp)
+			defer wait.Close()
+			woken = wait.Woken()
+		}
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-woken:
+	case <-b.ctx.Done():
+	}
+}
+
+// noteTime records a time before the next lookup.
+func (b *batch) noteTime() {
+	if b.fetcher.cache.Bus != nil {
+		b.lookedUp = b.fetcher.cache.Bus.Now()
+	}
+}
+
+// announceEnds announces the ends of the leases of attempts that other processes wait for.
+func (b *batch) announceEnds(rounds []*Round) {
+	var stable []uint64
+	for _, r := range rounds {
+		if r.attempt != nil && r.attempt.Awaited {
+			r.attempt.Awaited = false
+			stable = append(stable, b.fetcher.Keys.Hash(r.text))
+		}
+	}
+	if len(stable) == 0 {
+		return
+	}
+	b.fetcher.background.Go(func() { // no caller waits for it
+		b.fetcher.CountWrite(b.fetcher.cache.Bus.AnnounceEnds(b.fetcher.Life, slices.Clip(stable)))
+	})
 }

@@ -85,6 +85,7 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, work job)
 				b.Disown() // Redis may still execute it
 			} else {
 				b.conn.Acknowledged(p.names[i])
+				b.loadEnded(hashes[position])
 			}
 		}
 	}

@@ -33,7 +33,10 @@ type Bus struct {
 	start  time.Time // origin of the clock on which generations are confirmed
 	origin atomic.Uint64
 
-	tracks  [conn.Ranges]*track
+	tracks [conn.Ranges]*track
+	clocks [conn.Ranges]atomic.Int64 // Redis' time at start, Unix microseconds; 0: unknown
+	ends   ends
+
 	pollers [conn.Ranges]*poller
 	loaders loaders
 	counts  counts
@@ -159,10 +162,6 @@ type counts struct {
 	mu              sync.Mutex
 	messages        int64
 	delay, maxDelay time.Duration
-	clocks          [conn.Ranges]struct {
-		time time.Time // the process's clock
-		now  uint64    // Redis' clock at that time, in microseconds
-	}
 }
 
 func (c *counts) session() uint64 { return uint64(c.sessions.Add(1)) }
@@ -173,25 +172,33 @@ func (c *counts) pollFailed(err error) {
 	}
 }
 
-// setClock records the time of Redis' clock, which was read between the sending of a poll and its
-// reply.
-func (c *counts) setClock(rng int, sent, received time.Time, now uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.clocks[rng].time, c.clocks[rng].now = sent.Add(received.Sub(sent)/2), now
+// setClock records Redis' time in microseconds, which was read between the sending of a poll and
+// its reply.
+func (b *Bus) setClock(rng int, sent, received time.Time, micros uint64) {
+	b.clocks[rng].Store(int64(micros) - sent.Add(received.Sub(sent)/2).Sub(b.start).Microseconds())
 }
 
-// received counts a message and the delay since its number, which is the time of the
+// Clock returns the time of the server that has the keys of a range, as the last poll found it. A
+// change of this process's clock has no effect. Before the first poll, Clock returns the time of
+// this process.
+func (b *Bus) Clock(rng uint8) time.Time {
+	if began := b.clocks[rng].Load(); began != 0 {
+		return time.UnixMicro(began).Add(b.Now())
+	}
+	return time.Now()
+}
+
+// countReceived counts a message and the delay since its number, which is the time of the
 // announcement.
-func (c *counts) received(rng int, num uint64) {
+func (b *Bus) countReceived(rng int, num uint64) {
+	c := &b.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.messages++
-	clock := c.clocks[rng]
-	if clock.now == 0 {
+	if b.clocks[rng].Load() == 0 {
 		return
 	}
-	delay := max(time.Since(clock.time)-time.Duration(int64(num)-int64(clock.now))*time.Microsecond, 0)
+	delay := max(b.Clock(uint8(rng)).Sub(time.UnixMicro(int64(num))), 0)
 	c.maxDelay = max(c.maxDelay, delay)
 	if c.delay == 0 {
 		c.delay = delay

@@ -141,7 +141,9 @@ func (b *Bus) unsubscribed() {
 // received applies a message, and then records its number.
 func (b *Bus) received(session uint64, payload string) {
 	if isQuestion(payload) {
-		b.receiveQuestion(payload)
+		if !b.receiveEnds(payload) {
+			b.receiveQuestion(payload)
+		}
 		return
 	}
 	m, err := Decode([]byte(payload))
@@ -166,9 +168,10 @@ func (b *Bus) received(session uint64, payload string) {
 		listener.Received(m.Body)
 	default:
 		m.Each(b.memory.Forget)
+		m.Each(b.loadEnded)
 	}
 	if !sentHere {
-		b.counts.received(m.Range, m.Number)
+		b.countReceived(m.Range, m.Number)
 	}
 	b.tracks[m.Range].received(session, position{m.Previous, m.Number})
 }

@@ -141,7 +141,7 @@ func (p *poller) poll() {
 		if renew {
 			p.renewed = p.bus.Now()
 		}
-		p.bus.counts.setClock(p.rng, q.sent, time.Now(), reply.now)
+		p.bus.setClock(p.rng, q.sent, time.Now(), reply.now)
 		for i, name := range names {
 			p.bus.loaders.polled(name, p.rng, reply.generations[i], q.sent)
 		}

@@ -26,6 +26,8 @@ type Attempt struct {
 	// a recent generation of the key's loader, during which the key may be on hold; 0 if the
 	// generation is old
 	Young uint64
+	// other processes wait for the end of the lease that this attempt owned: announce it
+	Awaited bool
 
 	key   string
 	life  time.Duration
@@ -107,7 +109,8 @@ func (s *Store) Claim(ctx context.Context, attempts []*Attempt) {
 				a.token, a.owns, a.header, a.expiry = Token(h[tokenAt:leaseSize]), ownsClaim, h, "-1"
 				return State{Kind: Mine}, nil
 			}
-			return State{Kind: Busy, Token: Decode(h).Token}, nil
+			held := Decode(h)
+			return State{Kind: Busy, Token: held.Token, Awaited: held.Awaited}, nil
 		case "other":
 			return State{Kind: Unknown}, nil
 		default:
@@ -213,8 +216,9 @@ func (s *Store) end(ctx context.Context, attempts []*Attempt, marker string, lif
 			to = append(to, t[:])
 		}
 		return to
-	}, reply: func(a *Attempt, _ any, err error) {
+	}, reply: func(a *Attempt, v any, err error) {
 		a.Err = err
+		a.Awaited = a.Awaited || err == nil && v == int64(2)
 		a.owns, a.header, a.expiry, a.sent = ownsNothing, nil, "", nil
 	}})
 }
@@ -243,6 +247,17 @@ func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life t
 func Expire(ctx context.Context, key string) redis.Cmder {
 	stamp := newToken()
 	return redis.NewCmd(ctx, "eval", expireScript.Source, 1, key, stamp[:])
+}
+
+// Await looks up the keys of attempts, and counts this process among those who wait for the ends of
+// their leases. If enough processes wait, compared to those that listen to the channel, a lease is
+// awaited: see State.Awaited. The states are those of a lookup.
+func (s *Store) Await(ctx context.Context, attempts []*Attempt, channel string) {
+	s.evalAll(ctx, attempts, scriptCall{Script: awaitScript, args: func(to []any, _ *Attempt) []any {
+		return append(to, channel)
+	}, reply: func(a *Attempt, v any, err error) {
+		a.State, a.Err = taken(a, v, err)
+	}})
 }
 
 // granted is the value that the replyFunc of a request for a lease receives if Redis grants it.

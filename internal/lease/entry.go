@@ -35,7 +35,7 @@ const (
 // kind:
 //
 //	0      kind and format version
-//	1      flags in the low nibble, codec in the high nibble
+//	1      flags in the low nibble, codec in the high nibble; of a lease: see awaitScript
 //	2-13   the token of a lease or a mark; the stamp of an entry, which is the token of the load
 //	       that stored it
 //	14-19  the soft expiry of an entry, Unix milliseconds
@@ -71,6 +71,9 @@ const (
 	flagKeyed      // the full key precedes the payload
 )
 
+// awaitedBit is set in the second byte of a lease whose end is announced: see awaitScript.
+const awaitedBit = 1 << 7
+
 // maxClaim is the maximum remaining time of a claim. The end of a claim is stored modulo 49.7
 // days, so an end that seems to be further ahead than maxClaim is in the past.
 const maxClaim = time.Hour
@@ -95,7 +98,7 @@ type Entry struct {
 	Claimed    bool
 	ClaimEnds  uint32        // the end of the claim, if Claimed: see the layout
 	Stamp      Token         // the token of the load that stored the entry, or that claims it
-	Expiry     time.Time     // the end of the soft life, by the clock of the process that stored the entry
+	Expiry     time.Time     // the end of the soft life, by Redis' clock as the process that stored the entry knew it
 	Cost       time.Duration // how long the load took; 0 if Claimed
 	Generation uint64        // the generation of the loader when the load began; an older one is outdated
 	// the loader of the process that stored the entry has groups; then Known and Groups are set
@@ -169,9 +172,11 @@ const (
 type State struct {
 	Kind  Kind
 	Token Token // the token of the lease, or of the hold that has left the mark
-	Entry Entry // the entry, if Kind is Stored; its Payload aliases Raw
-	Raw   []byte
-	Long  bool // Raw is only the beginning of the content
+	// the end of the lease will be announced, because many processes wait for it
+	Awaited bool
+	Entry   Entry // the entry, if Kind is Stored; its Payload aliases Raw
+	Raw     []byte
+	Long    bool // Raw is only the beginning of the content
 
 	Reason Reason // if Kind is Unstorable
 }
@@ -251,7 +256,7 @@ func Decode(b []byte) (s State) {
 		}
 	case len(b) == leaseSize && b[0] == leaseByte:
 		s.Kind = Busy
-		s.Token = Token(b[tokenAt:leaseSize])
+		s.Token, s.Awaited = Token(b[tokenAt:leaseSize]), b[1] >= awaitedBit
 	case len(b) == leaseSize && b[0] == markByte:
 		s.Kind = Held
 		s.Token = Token(b[tokenAt:leaseSize])

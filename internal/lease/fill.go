@@ -98,7 +98,7 @@ func (s *Store) fillByScript(ctx context.Context, attempts []*Attempt) (lost []*
 	}, reply: func(a *Attempt, v any, err error) {
 		switch {
 		case err == nil:
-			a.filling.finish(v == int64(1))
+			a.filling.finish(v)
 			return
 		case !conn.IsReply(err):
 			lost = append(lost, a)
@@ -141,7 +141,7 @@ func (s *Store) fillByCompare(ctx context.Context, attempts []*Attempt) (others 
 		switch {
 		case err == nil:
 			s.compares.Store(yes)
-			leases[i].filling.finish(true)
+			leases[i].filling.finish(int64(1))
 			return
 		case !conn.IsReply(err):
 			sends = 1
@@ -161,8 +161,9 @@ func (f *Filling) size() int {
 // entry returns the bytes of the entry.
 func (f *Filling) entry() []byte { return appendEntry(make([]byte, 0, f.size()), f.Entry) }
 
-// finish records that Redis has stored the entry, or that the attempt had lost its lease or claim.
-func (f *Filling) finish(stored bool) {
-	f.Stored, f.Err = stored, nil
+// finish records the reply of fillScript: whether Redis has stored the entry, or the attempt had
+// lost its lease or claim.
+func (f *Filling) finish(reply any) {
+	f.Stored, f.Err, f.Awaited = reply != int64(0), nil, reply == int64(2)
 	f.owns, f.header, f.expiry = ownsNothing, nil, ""
 }

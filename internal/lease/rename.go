@@ -39,7 +39,8 @@ if not mine or string.byte(h, 1) == 0xE1 and string.byte(h, 2) % 2 == 0 then
 end
 if redis.call('PEXPIRE', KEYS[2], ARGV[2]) == 0 then return -1 end
 redis.call('RENAME', KEYS[2], KEYS[1])
-return 1`)
+return ` + oneOrAwaited + `
+`)
 
 // setTemporary returns the command that stores an entry under the temporary key of a token, and the
 // name of that key.
@@ -70,7 +71,7 @@ func (s *Store) fillByRename(ctx context.Context, attempts []*Attempt) (refused,
 		}
 		switch {
 		case err == nil:
-			a.filling.finish(v == int64(1))
+			a.filling.finish(v)
 		case errors.Is(err, errNoTemporary), conn.IsReply(err) && !conn.Unable(err) && !redis.IsOOMError(err):
 			refused = append(refused, a)
 		default:

@@ -70,13 +70,14 @@ return {'claimed', h, ttl < 0 and '-1' or string.format('%.0f', now + ttl)}`)
 // fillScript stores an entry in place of the lease or claim of the caller, if the key still holds
 // it. The stamp of the new entry is the token of that lease or claim. So a fill that is repeated
 // because its reply was lost recognises its own entry. ARGV: token, entry, its life in ms. Returns
-// 1 if the entry is stored.
+// 1 if the entry is stored, or 2 if its lease was awaited: see awaitScript.
 var fillScript = conn.NewScript(`
 local h = redis.call('GETRANGE', KEYS[1], 0, 13)
 if string.sub(h, 3, 14) ~= ARGV[1] then return 0 end
 if string.byte(h, 1) == 0xE1 and string.byte(h, 2) % 2 == 0 then return 1 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-return 1`)
+return ` + oneOrAwaited + `
+`)
 
 // fillLeasesScript is fillScript with a faster wide form, which one call runs for many keys (see
 // conn.Script.Widened). ARGV of that form: the number of keys per attempt, 1; then for each
@@ -92,10 +93,31 @@ for i = 1, #KEYS do
     if string.byte(h, 1) ~= 0xE1 or string.byte(h, 2) % 2 == 1 then
       redis.call('SET', KEYS[i], ARGV[at + 1], 'PX', ARGV[at + 2])
     end
-    stored[i] = 1
+    stored[i] = ` + oneOrAwaited + `
   end
 end
 return stored`)
+
+// awaitScript is a lookup that also counts the caller among those who wait for the end of a lease,
+// in the second byte of the lease. If one of awaitedShare subscribers of the channel ARGV[1] waits,
+// the lease is awaited, which the highest bit shows: the script that ends the lease returns 2
+// instead of 1, and its caller announces the end. With fewer, their polls cost Redis less than a
+// message to all subscribers. The script returns the first FirstRead bytes of the key. Versions
+// that do not know the byte ignore it.
+var awaitScript = conn.NewScript(`
+local v = redis.call('GETRANGE', KEYS[1], 0, ` + strconv.Itoa(FirstRead-1) + `)
+if #v ~= 14 or string.byte(v, 1) ~= 0xA1 or string.byte(v, 2) >= 128 then return v end
+local n = math.min(string.byte(v, 2) + 1, 127)
+local listeners = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])[2] or 0 -- 0 also if the user may not ask
+if n == 127 or n * ` + strconv.Itoa(awaitedShare) + ` >= listeners then n = n + 128 end
+if type(redis.pcall('SETRANGE', KEYS[1], 1, string.char(n))) == 'table' then return v end
+return string.sub(v, 1, 1) .. string.char(n) .. string.sub(v, 3)`)
+
+// awaitedShare is the number of messages that cost Redis as much as the polls of a waiting process.
+const awaitedShare = 32
+
+// oneOrAwaited is 2 if h begins with a lease that is awaited, otherwise 1.
+const oneOrAwaited = `(string.byte(h, 1) == 0xA1 and string.byte(h, 2) >= 128 and 2 or 1)`
 
 // renewScript extends the life of the caller's lease or claim. ARGV: token, life in ms. Returns 0
 // if the caller does not own it any more.
@@ -120,7 +142,7 @@ return 1`)
 //     begins. An entry whose hard life has ended is treated like a lease.
 //
 // If a full Redis refuses the marker, the key is deleted. The script returns 1 if the caller owned
-// the lease or claim, otherwise 0. ARGV:
+// the lease or claim, 2 if it owned a lease that was awaited, otherwise 0. ARGV:
 //
 //  1. the marker, or "" for none;
 //  2. the life of the marker in ms;
@@ -136,7 +158,7 @@ for i = 5, #ARGV do mine = mine or token == ARGV[i] end
 if not mine then return 0 end
 local function remove()
   if ARGV[1] == '' or redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]).err then redis.call('DEL', KEYS[1]) end
-  return 1
+  return ` + oneOrAwaited + `
 end
 if string.byte(h, 1) == 0xA1 then return remove() end
 if string.byte(h, 1) ~= 0xE1 or string.byte(h, 2) % 2 == 0 then return 0 end` + clock + `

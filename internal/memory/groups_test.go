@@ -91,7 +91,7 @@ func TestKeepWithGroups(t *testing.T) {
 		tier.Trust(0, time.Time{})
 		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2),
 			Groups: tier.Groups(groups.SetOf(100))}, Key: "a"}
-		tier.Keep(1, item.Whole(), 8, time.Now().Add(time.Minute))
+		tier.Keep(1, item.Whole(), Read{}, 8, time.Now().Add(time.Minute))
 		tier.Wait()
 		if h, _ := tier.Get(1, &noEras); h == nil {
 			t.Fatal("it is not kept")

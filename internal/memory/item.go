@@ -114,6 +114,7 @@ func (h *Header) takeHit() bool {
 type Generation struct {
 	Number uint64    // the number in Redis
 	Since  time.Time // when this process learned of it; zero: it is the first one
+	ended  atomic.Bool
 }
 
 // Generations are the current generations of a loader, by range.
@@ -121,3 +122,15 @@ type Generations [conn.Ranges]atomic.Pointer[Generation]
 
 // Range returns the generation of range r.
 func (g *Generations) Range(r uint8) *Generation { return g[r%conn.Ranges].Load() }
+
+// Replace replaces the generation old of range r by next. It reports false, without effect, if
+// another generation has replaced old.
+func (g *Generations) Replace(r int, old, next *Generation) bool {
+	if !g[r].CompareAndSwap(old, next) {
+		return false
+	}
+	if old != nil {
+		old.ended.Store(true)
+	}
+	return true
+}

@@ -3,14 +3,15 @@ package memory
 import (
 	"math/bits"
 	"sync"
+	"sync/atomic"
 )
 
-// queues decide which items stay. A new item enters the window. When the window is larger than
-// its share, its oldest item moves to the main queue if it has been hit, and is evicted
-// otherwise. If the window is not larger than its share, the oldest item of the main queue is
-// evicted. An item that has been hit goes around again first, once for each hit, up to three
-// times. A key that was evicted from the window is remembered for a while. If it is set again, it
-// enters the main queue.
+// queues decide which items stay. A new item enters the window. When the window is larger than its
+// share, its oldest item moves to the main queue if it has been hit, and is evicted otherwise. If
+// the window is not larger than its share, the oldest item of the main queue is evicted. An item
+// that has been hit goes around again first, once for each hit, up to three times, unless no lookup
+// would return it. A key that was evicted from the window is remembered for a while. If it is set
+// again, it enters the main queue.
 //
 // This is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO Queues are All You Need for Cache
 // Eviction, SOSP 2023). Counting a hit takes no lock and fills no buffer: it increments a
@@ -24,6 +25,8 @@ type queues struct {
 	stored      int   // number of items in ristretto
 	peak        int   // maximum of stored so far
 	ghosts      ghosts
+	dead        func(*Header) bool // reports whether no lookup would return an item
+	full        atomic.Bool        // an item had to be evicted
 }
 
 // windowShare is the divisor of the budget that yields the window's share. On traces of a shop's
@@ -35,8 +38,9 @@ const windowShare = 5
 const maxEvictSteps = 1024
 
 // init makes the queues for a budget in bytes, of which the lookup table takes a part. tables is
-// the budget by which the tables are sized.
-func (q *queues) init(budget, lookup, tables int64) {
+// the budget by which the tables are sized. dead must not take locks.
+func (q *queues) init(budget, lookup, tables int64, dead func(*Header) bool) {
+	q.dead = dead
 	q.ghosts = newGhosts(tables)
 	q.total = budget - lookup - q.ghosts.bytes()
 	q.windowShare = budget / windowShare
@@ -65,6 +69,9 @@ func (q *queues) add(h *Header, evicted []*Header) []*Header {
 		h.setMain()
 	}
 	q.peak = peak
+	if full && !q.full.Load() {
+		q.full.Store(true)
+	}
 	for q.window.bytes+q.main.bytes+h.cost > limit {
 		evicted = append(evicted, q.evict())
 	}
@@ -77,7 +84,7 @@ func (q *queues) evict() *Header {
 	for range maxEvictSteps {
 		h := q.main.oldest()
 		if h == nil || q.window.bytes > q.windowShare {
-			if h = q.window.oldest(); !h.hit() {
+			if h = q.window.oldest(); !h.hit() || q.dead(h) {
 				q.ghosts.add(h.hash)
 				q.unlink(h)
 				return h
@@ -89,7 +96,7 @@ func (q *queues) evict() *Header {
 			continue
 		}
 		q.unlink(h)
-		if !h.takeHit() {
+		if !h.takeHit() || q.dead(h) {
 			return h
 		}
 		q.link(h)

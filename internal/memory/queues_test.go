@@ -12,7 +12,7 @@ import (
 // items that are evicted.
 func newQueues(n int) (*queues, func(hash uint64, cost int64) []*Header) {
 	q := &queues{}
-	q.init(int64(n)<<10, 0, 1<<20) // many places for ghosts
+	q.init(int64(n)<<10, 0, 1<<20, func(*Header) bool { return false }) // many places for ghosts
 	q.total = int64(n) << 10
 	return q, func(hash uint64, cost int64) []*Header {
 		return q.add(&Header{hash: hash * 0x9e3779b97f4a7c15, cost: cost}, nil)

@@ -34,9 +34,9 @@ type Tier struct {
 	queues     queues                            // decide which items stay
 	largest    int64                             // maximum cost of one item
 	index      atomic.Pointer[index]             // nil while no process asks for items by their stable hashes
-	used       atomic.Bool                       // an item was noted, or might have been
+	hand       atomic.Uint64                     // the next place in lookup for sweep
 
-	mu     sync.RWMutex // guards Set and Del against Close; Get never takes it
+	mu     sync.RWMutex // guards Set and Del against Close and Index; Get never takes it
 	closed bool
 }
 
@@ -60,7 +60,7 @@ func New(budget int64) (*Tier, error) {
 	}
 	tables := min(budget, maxTableBudget)
 	t := &Tier{lookup: newLookup(tables), start: time.Now(), largest: budget / largestShare}
-	t.queues.init(budget, t.lookup.bytes(), tables)
+	t.queues.init(budget, t.lookup.bytes(), tables, t.dead)
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *Header]{
 		NumCounters:        counters,
 		MaxCost:            budget,
@@ -199,13 +199,19 @@ func (t *Tier) findElsewhere(hash uint64) *Header {
 	return h
 }
 
+// A Read describes the read that has returned the value of an item.
+type Read struct {
+	Stable uint64        // the stable hash of the key
+	Began  time.Duration // on a clock of the caller
+}
+
 // Set offers an item to the tier for at most life. The item's TTL ends after ttl. weight is the
 // size of its key and value in bytes. An item is Set once. The tier may drop the item. If weight
 // exceeds Largest, Set returns false and removes the item that was stored under hash.
-func (t *Tier) Set(hash uint64, h *Header, weight int64, life, ttl time.Duration) bool {
+func (t *Tier) Set(hash uint64, h *Header, read Read, weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
 	h.expires, h.soft = after(now, life), after(now, ttl)
-	return t.put(hash, h, weight)
+	return t.put(hash, h, &read, weight)
 }
 
 // after returns now+d, or the maximum duration if the sum overflows. d is negative for a TTL that
@@ -217,18 +223,19 @@ func after(now, d time.Duration) time.Duration {
 // Keep is like Set, for an item that may be served before the time until, trusted or not. The
 // process uses it when it cannot receive the invalidations of other processes. The item's TTL
 // ends at the same time, and Near always reports true.
-func (t *Tier) Keep(hash uint64, h *Header, weight int64, until time.Time) bool {
+func (t *Tier) Keep(hash uint64, h *Header, read Read, weight int64, until time.Time) bool {
 	h.Range, h.Delta = h.Range%conn.Ranges|keptBit, math.MaxUint32
 	h.expires = until.Sub(t.start)
 	h.soft = h.expires
-	return t.put(hash, h, weight)
+	return t.put(hash, h, &read, weight)
 }
 
 // lockOf returns the lock of a hash. Without it, two items of the same hash could take two places
 // in the lookup table, and only one of them would be found.
 func (t *Tier) lockOf(hash uint64) *sync.Mutex { return &t.hashLocks[hash%uint64(len(t.hashLocks))] }
 
-func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
+// put stores an item. read is nil if the index has the key already.
+func (t *Tier) put(hash uint64, h *Header, read *Read, weight int64) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	switch {
@@ -237,6 +244,9 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	case weight > t.Largest():
 		t.drop(hash)
 		return false
+	}
+	if i := t.index.Load(); i != nil && read != nil {
+		i.note(t, read.Stable, indexed{hash, read.Began})
 	}
 	size := int64(reflect.TypeOf(h.item).Elem().Size())
 	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
@@ -263,7 +273,34 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	if !placed && !h.removed() {
 		t.store(h)
 	}
+	if t.queues.full.Load() {
+		t.sweep()
+	}
 	return true
+}
+
+// dead reports whether no lookup would return an item: its TTL has ended, or it was invalidated.
+// Items that a Clear has outdated are not dead, because GetStale returns them.
+func (t *Tier) dead(h *Header) bool {
+	now := time.Since(t.start)
+	return now >= h.soft && now >= h.expires || h.Generation != nil && h.Generation.ended.Load() ||
+		!t.versions.unchangedSince(h.Range, h.Stripe, h.Version, h.precautions) || !t.GroupsCurrent(h.Groups)
+}
+
+// sweptPlaces is the number of places of the lookup table that one Set examines for dead items. The
+// sweep has gone around the table before a quarter of the items have been replaced.
+const sweptPlaces = 4
+
+// sweep evicts dead items from the next places of the lookup table, so that they do not take the
+// memory of others. The caller holds t.mu.
+func (t *Tier) sweep() {
+	from := t.hand.Add(sweptPlaces) - sweptPlaces
+	for i := range uint64(sweptPlaces) {
+		if h := t.lookup[(from+i)%uint64(len(t.lookup))].Load(); h != nil && t.dead(h) {
+			t.queues.remove(h)
+			t.evict(h)
+		}
+	}
 }
 
 // Delete frees the item under hash.
@@ -328,7 +365,9 @@ func (t *Tier) Expire(h, again *Header, stable uint64, weight int64) {
 	}
 	again.Generation, again.Range, again.Stripe, again.Version = h.Generation, h.Range|expiredBit, h.Stripe, version
 	again.Groups, again.Null, again.Delta = h.Groups, h.Null, h.Delta
-	t.Set(h.hash, again, weight, 0, min(h.soft-time.Since(t.start), 0))
+	now := time.Since(t.start)
+	again.expires, again.soft = now, min(h.soft, now)
+	t.put(h.hash, again, nil, weight)
 }
 
 // seek looks up hash in ristretto.

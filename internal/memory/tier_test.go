@@ -27,7 +27,7 @@ func newTier(t testing.TB, budget int64) *Tier {
 
 // put offers an item to the tier.
 func put[K comparable, V any](tier *Tier, hash uint64, item *Item[K, V], weight int64, life, ttl time.Duration) bool {
-	return tier.Set(hash, item.Whole(), weight, life, ttl)
+	return tier.Set(hash, item.Whole(), Read{}, weight, life, ttl)
 }
 
 // set puts an item under the version that its key has now, and sees that it is there.
@@ -325,3 +325,67 @@ func TestQueueIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// When memory is full, items that no lookup would return make room first: items that have ended or
+// were invalidated, by key, group, range or loader. Items that are read less often than those were
+// stay.
+func TestDeadItemsAreEvictedFirst(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		kill func(tier *Tier, g *Generations)
+	}{
+		{"ended", func(*Tier, *Generations) { time.Sleep(time.Minute) }},
+		{"keys", func(tier *Tier, _ *Generations) {
+			for key := range uint64(deadItems) {
+				tier.Forget(key)
+			}
+		}},
+		{"range", func(tier *Tier, _ *Generations) { tier.Void(0) }},
+		{"loader", func(_ *Tier, g *Generations) { g.Replace(0, g.Range(0), &Generation{Number: 2}) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tier := newTier(t, 4<<20)
+				defer tier.Close()
+				var generations Generations
+				generations[0].Store(&Generation{Number: 1})
+				set := func(from, n int, life time.Duration) {
+					for key := uint64(from); key < uint64(from+n); key++ {
+						item := &Item[uint64, uint64]{Header: Header{Generation: generations.Range(0),
+							Stripe: Stripe(key), Version: tier.Version(0, key)}, Key: key}
+						tier.Set(key*0x9e3779b97f4a7c15, item.Whole(), Read{}, 800, life, life)
+					}
+				}
+				held := func(from, n int) (held int) {
+					for key := uint64(from); key < uint64(from+n); key++ {
+						if tier.find(key*0x9e3779b97f4a7c15) != nil {
+							held++
+						}
+					}
+					return held
+				}
+				set(0, deadItems, time.Minute)
+				for range 3 { // they are read often
+					for key := range uint64(deadItems) {
+						Get[uint64, uint64](tier, key*0x9e3779b97f4a7c15, &generations, key)
+					}
+				}
+				if n := held(0, deadItems); n < deadItems*9/10 {
+					t.Fatalf("%d of %d items are held", n, deadItems)
+				}
+				c.kill(tier, &generations)
+				const live = 8000
+				for from := 0; from < live; from += deadItems / 4 { // more than memory has room for
+					set(deadItems+from, deadItems/4, time.Hour)
+				}
+				if n := held(0, deadItems); n > deadItems/50 {
+					t.Errorf("%d of %d dead items are held after %d sets", n, deadItems, live)
+				}
+			})
+		})
+	}
+}
+
+// deadItems is the number of items of TestDeadItemsAreEvictedFirst that die. They nearly fill the
+// tier.
+const deadItems = 3600

@@ -8,6 +8,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -25,20 +26,22 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 		return audit.Finding{Verdict: measure.None}
 	}
 	lookUp := func() (found memoryCopy, v measure.Verdict) {
-		item, read, none := c.memory.tier.Look(stable, &c.memory.generations, c.options.Fetch.MemoryTTL, age)
-		switch {
-		case item == nil && none:
+		match := func(item *memory.Header) bool {
+			key, _ := c.typed.Pair(item)
+			text, err := c.typed.Text(key)
+			return err == nil && c.names.Hash(text) == stable
+		}
+		item, f := c.memory.tier.Look(stable, &c.memory.generations, written, age, match)
+		switch f {
+		case memory.None:
 			return found, measure.None
-		case item == nil:
+		case memory.Unknown:
 			return found, measure.Unknown
-		case read > written:
+		case memory.Young:
 			return found, measure.Young
 		}
 		key, value := c.typed.Pair(item)
 		text, _ := c.typed.Text(key)
-		if c.names.Hash(text) != stable { // another key with the same hash in the memory tier
-			return found, measure.Unknown
-		}
 		return memoryCopy{key, text, audit.Copy{Value: value, Null: item.Null, There: true}}, audit.Undecided
 	}
 	found, v := lookUp()

@@ -210,7 +210,9 @@ func (c *Core) ForgetFailure(text string) { c.Source.Failures.End(text) }
 
 // Raise starts a new generation of the loader in a range of slots.
 func (c *Core) Raise(slots int, generation uint64) {
-	c.memory.generations[slots].Store(&memory.Generation{Number: generation, Since: time.Now()})
+	g, next := &c.memory.generations, &memory.Generation{Number: generation, Since: time.Now()}
+	for !g.Replace(slots, g[slots].Load(), next) {
+	}
 }
 
 // Generation returns the loader's generation for the key with this name, or nil if it is not
@@ -231,8 +233,8 @@ func (c *Core) ForgetAll() {
 			// memory may hold values from the time before any generation is known
 			m.tier.Clear(slots)
 		} else {
-			again := *generation
-			m.generations[slots].CompareAndSwap(generation, &again) // if this fails, there is a newer generation
+			again := &memory.Generation{Number: generation.Number, Since: generation.Since}
+			m.generations.Replace(slots, generation, again) // if this fails, there is a newer generation
 		}
 	}
 }

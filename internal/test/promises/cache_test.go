@@ -1,6 +1,7 @@
 package promises
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -360,7 +361,8 @@ func TestMemoryTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "a"})
-		p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+		lo := &cacheaside.LoaderOptions{MemoryTTL: time.Minute, Jitter: -1}
+		p, q := start(t, b, d, patient, lo), start(t, b, d, patient, lo)
 		defer p.cache.Close()
 		defer q.cache.Close()
 		q.want(t, 1, "a", nil)
@@ -373,6 +375,105 @@ func TestMemoryTTL(t *testing.T) {
 		q.want(t, 1, "a", nil)
 		time.Sleep(time.Second)
 		q.want(t, 1, "b", nil)
+	})
+}
+
+// By default memory serves a value as long as its entry lives in Redis, also if the load function
+// has set a longer TTL.
+func TestMemoryLivesAsLongAsTheEntry(t *testing.T) {
+	for name, ttl := range map[string]time.Duration{"TTL": 0, "SetTTL": 40 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, b := embedded(t)
+				d := newTable(map[int]string{1: "a"})
+				d.read = func(ctx context.Context, _ int64) error {
+					if ttl != 0 {
+						cacheaside.SetTTL(ctx, ttl)
+					}
+					return nil
+				}
+				lo := &cacheaside.LoaderOptions{TTL: 20 * time.Minute, Jitter: -1, StaleFor: -1}
+				p, q := start(t, b, d, patient, lo), start(t, b, d, patient, lo)
+				defer p.cache.Close()
+				defer q.cache.Close()
+				p.want(t, 1, "a", nil)
+				q.settle()
+				q.want(t, 1, "a", nil)
+				q.settle()
+				reads := q.Stats().RedisHits
+				time.Sleep(cmp.Or(ttl, lo.TTL) - time.Minute)
+				q.want(t, 1, "a", nil)
+				if n := q.Stats().RedisHits - reads; n != 0 {
+					t.Errorf("%d reads of Redis", n)
+				}
+				d.write(1, "b")
+				time.Sleep(time.Minute)
+				q.want(t, 1, "b", nil)
+			})
+		})
+	}
+}
+
+// TTLs end by Redis' clock, whatever the clocks of processes show.
+func TestTTLsEndByRedisClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		ahead := time.Now().Add(time.Hour)
+		m.SetTime(ahead)
+		d := newTable(map[int]string{1: "a"})
+		lo := &cacheaside.LoaderOptions{TTL: time.Minute, Jitter: -1, EarlyRefresh: -1}
+		p, q := start(t, b, d, patient, lo), start(t, b, d, patient, lo)
+		defer p.cache.Close()
+		defer q.cache.Close()
+		p.want(t, 1, "a", nil)
+		raw, err := b.admin.Get(t.Context(), redisKey(1)).Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var end int64
+		for _, b := range raw[14:20] {
+			end = end<<8 | int64(b)
+		}
+		if d := time.UnixMilli(end).Sub(ahead); d < time.Minute || d > time.Minute+2*time.Second {
+			t.Errorf("the TTL ends %v after Redis' time, expected 1m0s", d)
+		}
+		q.want(t, 1, "a", nil)
+		q.settle()
+		if s := q.Stats(); s.Stale != 0 {
+			t.Errorf("%d stale values", s.Stale)
+		}
+		m.SetTime(ahead.Add(90 * time.Second))
+		time.Sleep(2 * time.Second) // a poll
+		r := start(t, b, d, patient, lo)
+		defer r.cache.Close()
+		r.want(t, 1, "a", nil)
+		if s := r.Stats(); s.Stale != 1 {
+			t.Errorf("%d stale values, expected 1: by Redis' clock the TTL has ended", s.Stale)
+		}
+	})
+}
+
+// A Refresh reaches the memory of other processes.
+func TestRefreshIsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "a"})
+		p, q := start(t, b, d, patient, nil), start(t, b, d, patient, nil)
+		defer p.cache.Close()
+		defer q.cache.Close()
+		p.want(t, 1, "a", nil)
+		q.settle()
+		q.want(t, 1, "a", nil)
+		d.write(1, "b")
+		if got, err := p.Refresh(t.Context(), 1); got != "b" || err != nil {
+			t.Fatalf("Refresh = %q, %v", got, err)
+		}
+		synctest.Wait() // for the announcement
+		q.want(t, 1, "b", nil)
+		p.want(t, 1, "b", nil)
+		if n := d.loads.Load(); n != 2 {
+			t.Errorf("%d loads", n)
+		}
 	})
 }
 

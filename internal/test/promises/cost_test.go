@@ -111,7 +111,8 @@ func TestCommands(t *testing.T) {
 		}
 	}, map[string]int{"getrange": 100})
 	did("a refresh", func() { p.Refresh(t.Context(), 1) },
-		map[string]int{"evalsha": 2, "getrange": 2, "time": 1, "pttl": 1, "setrange": 1, "set": 1})
+		map[string]int{"evalsha": 3, "getrange": 2, "time": 2, "pttl": 1, "setrange": 1, "set": 1,
+			"hget": 1, "persist": 1, "hset": 1, "publish": 1})
 	did("an invalidation", func() { p.Invalidate(t.Context(), 1) }, announced(1))
 	checkDocumented(t, b)
 }

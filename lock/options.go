@@ -35,8 +35,9 @@ type Options struct {
 	// one. Default: none.
 	Observer Observer
 
-	// Logger logs the first panic of the Observer. Records contain no names of locks. Default:
-	// slog.Default(). Use slog.New(slog.DiscardHandler) for no logs.
+	// Logger logs the first panic of the Observer, and that the server of NewRedis evicts keys.
+	// Records contain no names of locks. Default: slog.Default(). Use
+	// slog.New(slog.DiscardHandler) for no logs.
 	Logger *slog.Logger
 }
 

@@ -38,9 +38,10 @@ import (
 // writes has lost the lock. Another process can then acquire it while the first holder still
 // believes that it holds it, for up to a third of the TTL, until the watchdog's next request. A
 // server that evicts keys may lose locks, too: all eviction policies except noeviction may evict
-// a lock. The token distinguishes the holders. Persistence with appendfsync always preserves
-// locks across restarts. The packages redlock, mysqllock, pglock and zklock preserve them across
-// the loss of a server.
+// a lock. The Locker reads the policy of the server of its first lock, and logs one warning if it
+// evicts keys. This needs +info, which is optional. The token distinguishes the holders.
+// Persistence with appendfsync always preserves locks across restarts. The packages redlock,
+// mysqllock, pglock and zklock preserve them across the loss of a server.
 func NewRedis(rdb redis.UniversalClient, options *Options) (*Locker, error) {
 	d, err := newRedisDriver(rdb, options)
 	if err != nil {
@@ -62,15 +63,18 @@ func newRedisDriver(rdb redis.UniversalClient, options *Options) (*redisDriver, 
 	if err != nil {
 		return nil, wording.Errorf("lock: %w", err)
 	}
-	return &redisDriver{conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c)}, nil
+	return &redisDriver{
+		conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c), evictions: evictionCheck{log: o.Logger},
+	}, nil
 }
 
 // redisDriver is the driver of NewRedis.
 type redisDriver struct {
-	conn   *conn.Conn
-	prefix string
-	clocks [conn.Ranges]redislock.Clock
-	wakes  *redislock.Wakes
+	conn      *conn.Conn
+	prefix    string
+	clocks    [conn.Ranges]redislock.Clock
+	wakes     *redislock.Wakes
+	evictions evictionCheck
 }
 
 func (r *redisDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
@@ -188,6 +192,7 @@ func (a *acquisition) request(ctx context.Context, notify bool) (g driver.Grant,
 		a.driver.clocks[a.driver.conn.Range(a.key)].Learn(a.timeout, sent, reply.Now)
 		switch reply.Status {
 		case redislock.IsGranted:
+			a.driver.evictions.start(a.driver.conn, a.key, a.timeout)
 			return a.grant(id, reply, sent), 0, nil
 		case redislock.IsHeld:
 			return g, time.Duration(reply.Value) * time.Millisecond, nil

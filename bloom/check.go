@@ -18,13 +18,16 @@ const (
 	estimateSlack = 3    // an estimate of a small filter may be wrong by this number of keys
 )
 
+// errEmpty means that the source has no keys, and that there is no filter to compare with.
+var errEmpty = fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
+
 // checkKeyCount returns ErrFewer if a new filter with this shape and number of set bits has too few
 // keys. It compares them with the keys of the present filter, if there is one, minus the deleted
 // rows. The numbers of keys are estimates, so a difference of a few keys is ignored. If nearly all
 // bits of either filter are set, no comparison is possible, and the new filter is accepted.
 func checkKeyCount(present State, s bitmap.Shape, set uint64) error {
 	if !present.Built && set == 0 {
-		return fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
+		return errEmpty
 	}
 	if !present.Built || present.Fill() > maxFill || float64(set) > maxFill*float64(s.Total()) {
 		return nil
@@ -39,9 +42,9 @@ func checkKeyCount(present State, s bitmap.Shape, set uint64) error {
 		ErrFewer, keys, present.Keys, present.Deleted)
 }
 
-// countRejection counts a filter that was not put in place.
+// countRejection counts a filter that was not put in place of another one.
 func (c *counts) countRejection(err error) {
-	if errors.Is(err, ErrFewer) {
+	if errors.Is(err, ErrFewer) && !errors.Is(err, errEmpty) {
 		c.rejected.Add(1)
 	}
 }

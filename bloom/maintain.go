@@ -77,6 +77,7 @@ type maintainable interface {
 // maintainState holds the results of a process's last check of a filter.
 type maintainState struct {
 	activeID string // active generation when the filter was found to be due
+	empty    bool   // there was no filter, and there were no rows to build one of
 
 	countedAt time.Time     // when Redis last counted the bits
 	countTime time.Duration // how long that took
@@ -104,10 +105,18 @@ func maintain(
 		if errors.Is(err, errClosed) {
 			return err
 		}
-		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRebuilding) {
+		switch {
+		case err == nil, ctx.Err() != nil, errors.Is(err, ErrRebuilding):
+		case errors.Is(err, errEmpty): // normal for a new table
+			if !w.empty {
+				limitedlog.Guarded(m.logger()).Info("cacheaside: bloom: the table is empty; " +
+					"the filter is built when there are rows")
+			}
+		default:
 			failures.Add(1)
 			o.Failed(err)
 		}
+		w.empty = errors.Is(err, errEmpty)
 		pause := o.Check*3/4 + rand.N(o.Check/2) // random, so that processes do not check at the same time
 		switch {
 		case errors.Is(err, ErrFewer):
@@ -236,6 +245,10 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (boo
 //     loaders' Cache: it may belong to another application;
 //   - if it was built without the run IDs of the masters, by an earlier version of this package
 //     or because INFO was not permitted, and the masters report them now.
+//
+// If there is no filter, and the source has no keys, there is nothing to build: that is logged once
+// as information, and is no failure. Lookups return "maybe". The next check that finds rows builds
+// the filter.
 //
 // A filter of another application with the same name is not rebuilt: each check fails with
 // ErrForeign, and lookups return "maybe", until one of the two has another name or prefix.

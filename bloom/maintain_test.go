@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -426,5 +427,48 @@ func TestServers(t *testing.T) {
 		if got := runID(info); got != want {
 			t.Errorf("%q: %q", info, got)
 		}
+	}
+}
+
+// TestMaintainOfAnEmptyTable: Maintain takes an empty table for normal if there is no filter. It
+// hides no row, and builds the filter when there are rows.
+func TestMaintainOfAnEmptyTable(t *testing.T) {
+	var log testenv.Log
+	_, rdb := testenv.Mini(t)
+	shared, err := NewRedis(rdb, "users", 1000, 0.01, &Options{Logger: log.Logger()})
+	must(t, err)
+	t.Cleanup(func() { shared.Close() })
+	local, err := NewLocal(1000, 0.01)
+	must(t, err)
+	for _, f := range []interface {
+		rebuildable
+		Maintain(context.Context, Source, *MaintainOptions) error
+		Stats() Stats
+	}{shared, local} {
+		var reads, keys atomic.Int64
+		source := func(context.Context, string) iter.Seq2[string, error] {
+			reads.Add(1)
+			return Keys(numbered(int(keys.Load()))...)(t.Context(), "")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- f.Maintain(ctx, source, &MaintainOptions{Check: 100 * time.Millisecond, Rebuild: none,
+				Failed: func(err error) { t.Errorf("Failed: %v", err) }})
+		}()
+		testenv.Eventually(t, "the table is read again", func() bool { return reads.Load() >= 3 })
+		if !mightContain(t, f, "nobody") {
+			t.Error("a key is refused")
+		}
+		keys.Store(10)
+		testenv.Eventually(t, "the filter is built", func() bool { return !mightContain(t, f, "nobody") })
+		cancel()
+		<-ended
+		if s := f.Stats(); s.Failures != 0 || s.Rejected != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+	if lines := log.Take(); len(lines) != 1 || !strings.Contains(lines[0], "level=INFO") {
+		t.Errorf("logged %q", lines)
 	}
 }

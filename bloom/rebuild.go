@@ -51,8 +51,8 @@ type RebuildOptions struct {
 	// AllowFewer lets the new filter replace one that holds more keys. The new filter may then
 	// have fewer than nine tenths of these keys, not counting those that Deleted has reported;
 	// the first filter may have no keys. Otherwise the Rebuild fails with ErrFewer. Default:
-	// false. Set it if many rows are deleted without calls of Deleted, or if the table can be
-	// empty at first.
+	// false. Set it if many rows are deleted without calls of Deleted, or to build an empty filter
+	// of an empty table.
 	AllowFewer bool
 
 	// AllowForeign lets the new filter replace one that was built from another table, or for a

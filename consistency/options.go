@@ -94,8 +94,8 @@ type Options struct {
 	// Relay are the settings of the Relay that the Writer runs.
 	Relay *RelayOptions
 
-	// NoRelay disables the Relay of the Writer. Default: it runs one. Set it if a Relay runs
-	// elsewhere, in this process or in another.
+	// NoRelay disables the Relay of the Writer, until StartRelay. Default: it runs one. Set it if a
+	// Relay runs elsewhere, in this process or in another, or is to start later.
 	NoRelay bool
 
 	// OnQueued is called when the invalidation of keys has failed and they were queued: after a

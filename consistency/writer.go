@@ -64,8 +64,8 @@ type core struct {
 	closed bool
 	calls  sync.WaitGroup // calls in progress
 
+	relay     atomic.Pointer[Relay] // nil: not started
 	stopRelay context.CancelFunc
-	relay     *Relay // nil: Options.NoRelay
 	relayDone sync.WaitGroup
 	close     func() error
 }
@@ -99,20 +99,40 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 		grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {},
 	}
 	if !o.NoRelay {
-		relay, err := NewRelay(cache, o.Queue, o.Relay)
-		if err != nil {
+		if err := c.startRelay(); err != nil {
 			return nil, err
 		}
-		c.relay = relay
-		ctx, stop := context.WithCancel(context.Background())
-		c.stopRelay = stop
-		c.relayDone.Go(func() { _ = relay.Run(ctx) }) // Run raises an alert if it ends for another reason than ctx
 	}
 	if c.outbox != nil {
 		c.remover = newRemover(o.Queue)
 	}
 	c.close = sync.OnceValue(c.shutDown)
 	return newWriter(c, o.Level), nil
+}
+
+// StartRelay starts the Relay of a Writer that was made with Options.NoRelay, for example when the
+// outbox's table has been created. Close stops it. If the Relay runs already, StartRelay does
+// nothing. After Close it returns an error.
+func (w *Writer) StartRelay() error { return w.startRelay() }
+
+func (c *core) startRelay() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return errWriterClosed{}
+	case c.relay.Load() != nil:
+		return nil
+	}
+	relay, err := NewRelay(c.cache, c.options.Queue, c.options.Relay)
+	if err != nil {
+		return err
+	}
+	c.relay.Store(relay)
+	ctx, stop := context.WithCancel(context.Background())
+	c.stopRelay = stop
+	c.relayDone.Go(func() { _ = relay.Run(ctx) }) // Run raises an alert if it ends for another reason than ctx
+	return nil
 }
 
 // At returns a Writer of another level that shares everything with w, so closing one closes both.
@@ -194,7 +214,7 @@ func (c *core) shutDown() error {
 		c.hooks.Flush()
 	}
 	q, ok := c.options.Queue.(*MemoryQueue)
-	if !ok || c.options.NoRelay {
+	if !ok || c.relay.Load() == nil {
 		return nil
 	}
 	depth, err := q.Depth(context.Background())
@@ -215,8 +235,8 @@ func (w *Writer) Stats() Stats {
 	if w.remover != nil {
 		s.Removed, s.NotRemoved = w.remover.removed.Load(), w.remover.abandoned.Load()
 	}
-	if w.relay != nil {
-		s.Relay = w.relay.Stats()
+	if relay := w.relay.Load(); relay != nil {
+		s.Relay = relay.Stats()
 	}
 	return s
 }

@@ -47,7 +47,7 @@ type Options struct {
 type Stack struct {
 	Cache  *cacheaside.Cache
 	Outbox *sqloutbox.Outbox
-	Writer *consistency.Writer // it runs a relay
+	Writer *consistency.Writer // Run starts its relay
 
 	// Locker has its locks in a table of PostgreSQL, MySQL or MariaDB, because Redis can lose a
 	// lock when it evicts keys or fails over, and the database is needed anyway. With SQLite the
@@ -60,6 +60,7 @@ type Stack struct {
 	db      *sqlx.DB
 	rdb     redis.UniversalClient
 	prefix  string
+	noRelay bool
 	tables  []func(context.Context) error
 	filters []filter
 	closers []func() error // last first
@@ -67,10 +68,25 @@ type Stack struct {
 	closed  error
 }
 
-// A filter is a Bloom filter, and the keys of all its rows.
+// A filter is a Bloom filter, the keys of all its rows, and the settings of its rebuilds.
 type filter struct {
 	*bloom.Replica
-	rows bloom.Source
+	rows     bloom.Source
+	maintain bloom.MaintainOptions
+}
+
+// FilterOptions are the settings of one filter. nil and the zero value are good defaults.
+type FilterOptions struct {
+	// Filter are the settings of the filter. Default of its Prefix: that of the Cache.
+	Filter *bloom.Options
+
+	// FalsePositives is the share of absent keys for which the filter returns "maybe". Default:
+	// 0.01. See bloom.NewRedis.
+	FalsePositives float64
+
+	// Maintain are the settings of its Maintain, which Run runs. If the log has a gap, the filter
+	// is rebuilt with the same RebuildOptions, without a wait, and also if it has fewer keys then.
+	Maintain *bloom.MaintainOptions
 }
 
 // New makes the parts. It does no I/O. The kind of the database, PostgreSQL, MySQL, MariaDB or
@@ -80,14 +96,8 @@ func New(db *sqlx.DB, rdb redis.UniversalClient, options *Options) (_ *Stack, er
 	if db == nil || rdb == nil {
 		return nil, errors.New("stack: the database or the Redis client is nil")
 	}
-	var o Options
-	if options != nil {
-		o = *options
-	}
-	s := &Stack{db: db, rdb: rdb, prefix: "cacheaside"}
-	if o.Cache != nil {
-		s.prefix = cmp.Or(o.Cache.Prefix, s.prefix)
-	}
+	o := value(options)
+	s := &Stack{db: db, rdb: rdb, prefix: cmp.Or(value(o.Cache).Prefix, "cacheaside")}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("stack: %w", err), s.Close())
@@ -108,10 +118,7 @@ func New(db *sqlx.DB, rdb redis.UniversalClient, options *Options) (_ *Stack, er
 
 // openLocker makes the Locker of the kind of the database.
 func (s *Stack) openLocker(options *lock.Options) (err error) {
-	var o lock.Options
-	if options != nil {
-		o = *options
-	}
+	o := value(options)
 	o.Prefix = cmp.Or(o.Prefix, s.prefix+":lock:")
 	create := func(context.Context) error { return nil }
 	switch sqldb.KindOf(s.db) {
@@ -146,29 +153,33 @@ func (s *Stack) openWriter(o Options) (err error) {
 		return err
 	}
 	s.tables = append(s.tables, s.Outbox.CreateTable)
-	var writer consistency.Options
-	if o.Writer != nil {
-		writer = *o.Writer
-	}
+	writer := value(o.Writer)
 	writer.Queue = s.Outbox
+	// The relay would find no table before CreateTables.
+	s.noRelay, writer.NoRelay = writer.NoRelay, true
 	if s.Writer, err = consistency.NewWriter(s.db, s.Cache, &writer); err == nil {
 		s.closeLast(s.Writer.Close)
 	}
 	return err
 }
 
-// Filter returns a Bloom filter for LoaderOptions.Filter, for about capacity keys at 1 % of false
-// positives. rows lists the keys of all rows: see bloom.Table. Run builds and maintains it, and the
-// consumer of Follow adds the rows of other programs. name is unique within the Prefix of the
-// Cache. Call Filter before Follow and Run.
-func (s *Stack) Filter(name string, capacity uint64, rows bloom.Source) (*bloom.Replica, error) {
+// Filter returns a Bloom filter for LoaderOptions.Filter, for about capacity keys. rows lists the
+// keys of all rows: see bloom.Table. Run builds and maintains it, and the consumer of Follow adds
+// the rows of other programs. name is unique within the Prefix of the Cache. Call Filter before
+// Follow and Run. A nil options means the defaults.
+func (s *Stack) Filter(
+	name string, capacity uint64, rows bloom.Source, options *FilterOptions,
+) (*bloom.Replica, error) {
 	switch {
 	case rows == nil:
 		return nil, errors.New("stack: Filter: the source of the rows is nil")
 	case s.Consumer != nil:
 		return nil, errors.New("stack: Filter was called after Follow, whose consumer must know all filters")
 	}
-	shared, err := bloom.NewRedis(s.rdb, name, capacity, 0.01, &bloom.Options{Prefix: s.prefix})
+	o := value(options)
+	settings, maintain := value(o.Filter), value(o.Maintain)
+	settings.Prefix = cmp.Or(settings.Prefix, s.prefix)
+	shared, err := bloom.NewRedis(s.rdb, name, capacity, cmp.Or(o.FalsePositives, 0.01), &settings)
 	if err != nil {
 		return nil, fmt.Errorf("stack: %w", err)
 	}
@@ -178,8 +189,16 @@ func (s *Stack) Filter(name string, capacity uint64, rows bloom.Source) (*bloom.
 	if err != nil {
 		return nil, fmt.Errorf("stack: %w", err)
 	}
-	s.filters = append(s.filters, filter{replica, rows})
+	s.filters = append(s.filters, filter{replica, rows, maintain})
 	return replica, nil
+}
+
+// value returns *options, or the zero value if options is nil.
+func value[T any](options *T) (v T) {
+	if options != nil {
+		v = *options
+	}
+	return v
 }
 
 // Follow makes the Consumer, which Run runs. source is that of package pglogical or mysqlbinlog,
@@ -202,10 +221,7 @@ func (s *Stack) Follow(source canal.Source, bindings []canal.Binding, options *c
 	if err != nil {
 		return fmt.Errorf("stack: %w", err)
 	}
-	var o canal.Options
-	if options != nil {
-		o = *options
-	}
+	o := value(options)
 	o.RetrySetup = true
 	o.Locker = cmp.Or(o.Locker, s.Locker)
 	if o.Parking == nil {
@@ -237,8 +253,9 @@ func checkpointName(prefix string) string {
 // rebuild rebuilds the filters. The consumer adds all later rows to them.
 func (s *Stack) rebuild(ctx context.Context) error {
 	for _, f := range s.filters {
-		_, err := f.Rebuild(ctx, f.rows, &bloom.RebuildOptions{AllowFewer: true, Settle: -1})
-		if err != nil {
+		o := value(f.maintain.Rebuild)
+		o.AllowFewer, o.Settle = true, -1
+		if _, err := f.Rebuild(ctx, f.rows, &o); err != nil {
 			return err
 		}
 	}
@@ -257,20 +274,26 @@ func (s *Stack) CreateTables(ctx context.Context) error {
 	return nil
 }
 
-// Run runs the Consumer, maintains the filters, and calls each of serve in a goroutine, with a
-// context that ends with ctx, or when one of them returns an error. It returns when all have
+// Run runs the relay of the Writer and the Consumer, maintains the filters, and calls each of serve
+// in a goroutine, with a context that ends with ctx, or when one of them returns an error. The
+// tables must exist. It returns when all have
 // returned, and has then closed the parts. Its error is the first that occurred, or nil if all
 // ended without one after ctx had ended.
 //
 // A server finishes its requests in serve after its context has ended; the parts work until then.
 func (s *Stack) Run(ctx context.Context, serve ...func(context.Context) error) error {
+	if !s.noRelay {
+		if err := s.Writer.StartRelay(); err != nil {
+			return errors.Join(err, s.Close())
+		}
+	}
 	all, running := errgroup.WithContext(ctx)
 	if s.Consumer != nil {
 		all.Go(func() error { return s.Consumer.Run(running) })
 	}
 	for _, f := range s.filters {
 		all.Go(func() error {
-			if err := f.Maintain(running, f.rows, nil); running.Err() == nil {
+			if err := f.Maintain(running, f.rows, &f.maintain); running.Err() == nil {
 				return err
 			}
 			return nil

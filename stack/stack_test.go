@@ -5,18 +5,22 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"iter"
 	"strings"
 	"testing"
+	"time"
 
 	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
 	_ "modernc.org/sqlite"
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/stack"
@@ -80,7 +84,9 @@ func (w *world) bindings() []canal.Binding {
 func TestRun(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
 		w.db.MustExec("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(100) NOT NULL)")
-		filter, err := w.Filter("users", 100, bloom.Table[int64](w.db, "users", "id"))
+		filter, err := w.Filter("users", 100, bloom.Table[int64](w.db, "users", "id"),
+			&stack.FilterOptions{FalsePositives: 0.001, Filter: &bloom.Options{MaxStaleness: time.Second},
+				Maintain: &bloom.MaintainOptions{Rebuild: &bloom.RebuildOptions{Capacity: 200}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,6 +132,57 @@ func TestRun(t *testing.T) {
 			t.Errorf("after Run: %v", err)
 		}
 	})
+}
+
+// TestFirstStart: the first start of a service, whose database has neither tables nor rows, logs no
+// warning.
+func TestFirstStart(t *testing.T) {
+	var log testenv.Log
+	db := sqlx.NewDb(testenv.SharedPostgres(t).DB(t), "pgx")
+	redisOptions := testenv.StartRedis(t).Options()
+	redisOptions.ContextTimeoutEnabled = true
+	rdb := redis.NewClient(redisOptions)
+	t.Cleanup(func() { rdb.Close() })
+	s, err := stack.New(db, rdb, &stack.Options{
+		Cache:  &cacheaside.Options{Logger: log.Logger()},
+		Writer: &consistency.Options{Relay: &consistency.RelayOptions{Logger: log.Logger()}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	empty := make(chan struct{}, 10)
+	rows := func(context.Context, string) iter.Seq2[string, error] {
+		empty <- struct{}{}
+		return func(func(string, error) bool) {}
+	}
+	_, err = s.Filter("users", 100, rows, &stack.FilterOptions{
+		Filter:   &bloom.Options{Logger: log.Logger()},
+		Maintain: &bloom.MaintainOptions{Rebuild: &bloom.RebuildOptions{Settle: -1}, Check: 100 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // a relay that ran would fail
+	if err := s.CreateTables(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Run(t.Context(), func(context.Context) error {
+		testenv.Eventually(t, "the relay has read the outbox", func() bool {
+			return s.Writer.Stats().Relay.DepthAge > 0
+		})
+		<-empty
+		<-empty // after the first build has failed
+		return errServe
+	})
+	if !errors.Is(err, errServe) {
+		t.Error(err)
+	}
+	for _, line := range log.Take() {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			t.Error(line)
+		}
+	}
 }
 
 var errServe = errors.New("the port is taken")
@@ -209,7 +266,7 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 	w := newWorld(t, db)
-	if _, err := w.Filter("users", 100, nil); err == nil {
+	if _, err := w.Filter("users", 100, nil, nil); err == nil {
 		t.Error("Filter accepts a nil source")
 	}
 	if err := w.Follow(nil, w.bindings(), nil); err == nil {
@@ -224,7 +281,7 @@ func TestMistakes(t *testing.T) {
 	if err := w.Follow(logSource{}, w.bindings(), nil); err == nil {
 		t.Error("a second Follow returns nil")
 	}
-	if _, err := w.Filter("users", 100, bloom.Table[int64](w.db, "users", "id")); err == nil {
+	if _, err := w.Filter("users", 100, bloom.Table[int64](w.db, "users", "id"), nil); err == nil {
 		t.Error("Filter after Follow returns nil")
 	}
 	if first, second := w.Close(), w.Close(); first != nil || second != nil {

@@ -53,7 +53,7 @@ func open(ctx context.Context, db *database, rdb *redis.Client) (_ *service, err
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	filter, err := s.Filter("users", 1_000_000, bloom.Table[int64](db.DB, "users", "id"))
+	filter, err := s.Filter("users", 1_000_000, bloom.Table[int64](db.DB, "users", "id"), nil)
 	if err != nil {
 		return nil, err
 	}

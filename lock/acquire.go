@@ -9,18 +9,18 @@ import (
 )
 
 // Acquire acquires the lock with the given name. It waits until it gets the lock, ctx ends,
-// AcquireOptions.Wait has passed (ErrHeld), or the service fails. A name is any 1 to 1024 bytes. A
-// nil options means the defaults.
+// AcquireOptions.Wait has passed (ErrHeld), or the service fails. With AcquireOptions.Try it does
+// not wait. A name is any 1 to 1024 bytes. A nil options means the defaults.
 //
 // The lock is held until it is released, it is lost, or ctx ends. When ctx ends, the lock is no
 // longer extended and expires, so a forgotten lock does not stay locked. The caller does its work
 // under Lease.Context, which is derived from ctx and ends in all three cases.
 //
 // Acquire never returns a lock that the service did not grant in time. If the service does not
-// reply, Acquire returns its error, which is context.DeadlineExceeded only if the deadline of ctx
+// reply, Acquire returns ErrNoReply, which is context.DeadlineExceeded only if the deadline of ctx
 // has passed.
 func (l *Locker) Acquire(ctx context.Context, name string, options *AcquireOptions) (*Lease, error) {
-	return l.acquire(ctx, name, options, true)
+	return l.acquire(ctx, name, options, request{})
 }
 
 // Lock acquires a lock without a token, for cacheaside.LoaderOptions.Locker. wait is
@@ -33,33 +33,42 @@ func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unl
 	return lease.Release, nil
 }
 
-// TryAcquire acquires the lock without waiting. It returns ErrHeld if another holder has the
-// lock, or if another call in this process is requesting it. It may also return ErrHeld although
-// the lock is free, shortly after a call in any process was cancelled or has failed: until the
-// request of that call is cleaned up. With zklock, a call that has returned ErrHeld counts, too,
-// until its node is deleted.
+// TryAcquire is Acquire with AcquireOptions.Try: it acquires the lock without waiting. It returns
+// ErrHeld if another holder has the lock, or if another call in this process is requesting it. It
+// may also return ErrHeld although the lock is free, shortly after a call in any process was
+// cancelled or has failed: until the request of that call is cleaned up. With zklock, a call that
+// has returned ErrHeld counts, too, until its node is deleted.
 func (l *Locker) TryAcquire(ctx context.Context, name string, options *AcquireOptions) (*Lease, error) {
-	return l.acquire(ctx, name, options, false)
+	return l.acquire(ctx, name, tryOnce(options), request{})
 }
 
-// Do acquires the lock with the default options, calls fn, and releases the lock, even if fn
-// panics. The context of fn is Lease.Context. It ends before another holder can get the lock, so
-// fn must return when it ends. fn passes the token to the resource that it changes, which rejects
-// older tokens (see Guard and SetFenced).
+// tryOnce returns the options with AcquireOptions.Try.
+func tryOnce(options *AcquireOptions) *AcquireOptions {
+	var o AcquireOptions
+	if options != nil {
+		o = *options
+	}
+	o.Try = true
+	return &o
+}
+
+// Do acquires the lock like Acquire, calls fn, and releases the lock, even if fn panics. The
+// context of fn is Lease.Context. It ends before another holder can get the lock, so fn must return
+// when it ends. fn passes the token to the resource that it changes, which rejects older tokens
+// (see Guard and SetFenced). A nil options means the defaults; AcquireOptions.Wait and Try limit
+// the waiting.
 //
-// Do returns the error of fn, joined with that of the lock. It includes ErrLost if the lock was
-// lost while fn ran, even if fn returned nil.
-func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, token int64) error) (err error) {
-	lease, err := l.Acquire(ctx, name, nil)
+// Do returns the error of Acquire, such as ErrHeld or ErrNoReply, and does not call fn then.
+// Otherwise it returns the error of fn, joined with that of the lock. It includes ErrLost if the
+// lock was lost while fn ran, even if fn returned nil.
+func (l *Locker) Do(
+	ctx context.Context, name string, options *AcquireOptions, fn func(ctx context.Context, token int64) error,
+) error {
+	lease, err := l.Acquire(ctx, name, options)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if released := lease.Release(); released != nil {
-			err = errors.Join(err, released)
-		}
-	}()
-	return fn(lease.Context(), lease.Token())
+	return lease.Do(fn)
 }
 
 // Close makes waiting calls return ErrClosed, releases the locks that are still held, and waits
@@ -87,13 +96,14 @@ func (l *Locker) Close() error {
 	return errors.Join(append(errs, l.driver.Close())...)
 }
 
-func (l *Locker) acquire(ctx context.Context, name string, options *AcquireOptions, wait bool) (*Lease, error) {
+// acquire acquires the lock that r describes. It sets the other fields of r.
+func (l *Locker) acquire(ctx context.Context, name string, options *AcquireOptions, r request) (*Lease, error) {
 	o := options.withDefaults(&l.options)
 	key := l.options.Prefix + name
 	if err := errors.Join(checkName(name), o.check()); err != nil {
 		return nil, failed(OpAcquire, key, err)
 	}
-	r := request{key: key, options: o, owner: ownerOf(ctx), wait: wait}
+	r.key, r.options, r.owner, r.wait = key, o, ownerOf(ctx), !o.Try
 	end := l.observe(ctx, OpWait)
 	lease, err := l.requestBounded(ctx, r)
 	end(err)
@@ -122,6 +132,8 @@ func (l *Locker) requestBounded(caller context.Context, r request) (*Lease, erro
 	switch cause := context.Cause(ctx); {
 	case err == nil, cause == nil:
 		return lease, serviceError(caller, err, "a request for the lock", began)
+	case errors.Is(cause, errWaitElapsed) && !errors.Is(err, errWaitElapsed) && !errors.Is(err, ErrHeld):
+		return nil, fmt.Errorf("%w, and %w", ErrNoReply, errWaitElapsed)
 	case errors.Is(cause, errWaitElapsed):
 		return nil, fmt.Errorf("%w, and %w", ErrHeld, errWaitElapsed)
 	default:

@@ -2,7 +2,7 @@
 // has lost its lock.
 //
 //	locker, err := lock.NewRedis(rdb, nil)
-//	err = locker.Do(ctx, "account:42", func(ctx context.Context, token int64) error {
+//	err = locker.Do(ctx, "account:42", nil, func(ctx context.Context, token int64) error {
 //		return withdraw(ctx, token) // ctx ends before another process can get the lock
 //	})
 //

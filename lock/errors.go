@@ -15,8 +15,14 @@ import (
 var (
 	// ErrHeld means that another holder has the lock. TryAcquire returns it at once, and Acquire
 	// when AcquireOptions.Wait has passed. TryAcquire also returns it while another call in this
-	// process is requesting the lock.
+	// process is requesting the lock. So does Acquire with AcquireOptions.Try.
 	ErrHeld = driver.ErrHeld
+
+	// ErrNoReply means that the service could not be reached, or has not replied in time: within
+	// Options.Timeout, or within AcquireOptions.Wait. So it is unknown whether the lock is held.
+	// The error of the client is wrapped, too. It is not context.DeadlineExceeded, unless the
+	// caller's own deadline has passed.
+	ErrNoReply = errors.New("lock: the service does not reply")
 
 	// ErrLost means that another holder has the lock or may get it: the lock could not be
 	// extended in time, or the service no longer has it. Lease.Context ends with this cause, and

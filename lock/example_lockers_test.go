@@ -23,7 +23,7 @@ func ExampleNewRedis() {
 		panic(err)
 	}
 	defer locker.Close()
-	fmt.Println(locker.Do(context.Background(), "report", func(context.Context, int64) error {
+	fmt.Println(locker.Do(context.Background(), "report", nil, func(context.Context, int64) error {
 		fmt.Println("one process at a time")
 		return nil
 	}))
@@ -39,7 +39,7 @@ func ExampleNewLocal() {
 		panic(err)
 	}
 	defer locker.Close()
-	fmt.Println(locker.Do(context.Background(), "report", func(context.Context, int64) error { return nil }))
+	fmt.Println(locker.Do(context.Background(), "report", nil, func(context.Context, int64) error { return nil }))
 	// Output: <nil>
 }
 
@@ -88,10 +88,10 @@ func ExampleWithOwner() {
 	locker, _ := lock.NewLocal(nil) // or any other Locker
 	defer locker.Close()
 	inner := func(ctx context.Context) error {
-		return locker.Do(ctx, "account:42", func(context.Context, int64) error { return nil })
+		return locker.Do(ctx, "account:42", nil, func(context.Context, int64) error { return nil })
 	}
 	outer := func(ctx context.Context) error {
-		return locker.Do(ctx, "account:42", func(ctx context.Context, _ int64) error { return inner(ctx) })
+		return locker.Do(ctx, "account:42", nil, func(ctx context.Context, _ int64) error { return inner(ctx) })
 	}
 	// Without an owner, the inner function would wait for the outer one.
 	fmt.Println(outer(lock.WithOwner(context.Background())))

@@ -64,7 +64,7 @@ func ExampleLocker_Do() {
 	}
 	defer locker.Close()
 
-	err = locker.Do(context.Background(), "account:42", func(ctx context.Context, token int64) error {
+	err = locker.Do(context.Background(), "account:42", nil, func(ctx context.Context, token int64) error {
 		return deposit(ctx, db, 42, token, 10)
 	})
 	var balance int
@@ -119,7 +119,7 @@ func ExampleSetFenced() {
 	defer locker.Close()
 
 	enlist := func(name string) error {
-		return locker.Do(context.Background(), "team", func(ctx context.Context, token int64) error {
+		return locker.Do(context.Background(), "team", nil, func(ctx context.Context, token int64) error {
 			names, err := lock.GetFenced(ctx, rdb, "team", token)
 			if err != nil && !errors.Is(err, redis.Nil) {
 				return err

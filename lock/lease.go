@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -61,6 +62,17 @@ func (l *Lease) Extend(ctx context.Context) error {
 	defer cancel(nil)
 	defer context.AfterFunc(h.held, func() { cancel(ErrReleased) })()
 	return failed(OpExtend, h.key, h.extend(ctx))
+}
+
+// Do calls fn with the lease's context and token, and releases the lease, even if fn panics. It
+// returns the error of fn, joined with that of Release. See Locker.Do.
+func (l *Lease) Do(fn func(ctx context.Context, token int64) error) (err error) {
+	defer func() {
+		if released := l.Release(); released != nil {
+			err = errors.Join(err, released)
+		}
+	}()
+	return fn(l.ctx, l.Token())
 }
 
 // Release ends the lease. If it is the owner's last lease, Release also releases the lock, and

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -81,10 +82,14 @@ type request struct {
 	wait    bool
 }
 
-// serviceError returns the error of a request to the service. A timeout of the service matches
-// context.DeadlineExceeded only if the caller's own deadline has passed.
+// serviceError returns the error of a request to the service: ErrNoReply if the service has not
+// replied. It matches context.DeadlineExceeded only if the caller's own deadline has passed.
 func serviceError(caller context.Context, err error, asked string, began time.Time) error {
-	return noanswer.Wrap(caller, err, "the service of the lock", asked, began, nil)
+	err = noanswer.Wrap(caller, err, "the service of the lock", asked, began, nil)
+	if noanswer.Is(err) {
+		err = fmt.Errorf("%w: %w", ErrNoReply, err)
+	}
+	return err
 }
 
 // enter registers a call that Close waits for. It returns false if the Locker is closed.

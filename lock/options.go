@@ -67,11 +67,15 @@ type AcquireOptions struct {
 	// hours.
 	TTL time.Duration
 
-	// Wait is the maximum time to wait for the lock; then Acquire returns ErrHeld. If it is
-	// shorter than Options.Timeout, ErrHeld may also mean that the service has not replied.
-	// Default: no limit except the context. Set it to limit the waiting but not the work: the
-	// context that is passed to Acquire limits both.
+	// Wait is the maximum time to wait for the lock; then Acquire returns ErrHeld, or ErrNoReply if
+	// the service has not replied at all. In ZooKeeper, and in Redlock if the votes are split, that
+	// is ErrHeld, too. Default: no limit except the context. Set it to limit the waiting but not
+	// the work: the context that is passed to Acquire limits both.
 	Wait time.Duration
+
+	// Try makes Acquire return ErrHeld at once if it cannot get the lock; see TryAcquire. Default:
+	// false.
+	Try bool
 
 	// MaxHold is the maximum time to hold the lock. Then the lock is no longer extended, and
 	// Lease.Context ends with ErrLost. Default: no limit. Otherwise at least TTL. Set it to

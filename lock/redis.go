@@ -102,6 +102,8 @@ func (r *redisDriver) acquire(ctx context.Context, a *acquisition, wait bool) (d
 		}
 		g, remaining, err := a.request(ctx, wait && r.wakes.Subscribed(a.key))
 		switch {
+		case err != nil && wake != nil && ctx.Err() != nil: // another holder had the lock before
+			return g, context.Cause(ctx)
 		case err != nil, g.Lock != nil:
 			return g, err
 		case !wait:

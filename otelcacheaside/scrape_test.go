@@ -33,7 +33,7 @@ func (s *scene) work(n int) {
 					_, _ = s.orders.Refresh(ctx, i)
 				}
 				short, cancel := context.WithTimeout(ctx, time.Duration(i%3)*time.Millisecond)
-				_ = s.locker.Do(short, "secret-lock-"+strconv.Itoa(i%3),
+				_ = s.locker.Do(short, "secret-lock-"+strconv.Itoa(i%3), nil,
 					func(context.Context, int64) error { return nil })
 				_, _ = s.locker.TryAcquire(short, key, &lock.AcquireOptions{Fixed: true})
 				cancel()

@@ -33,7 +33,7 @@ func ExampleNew() {
 
 	// Its column fence stores the token of the last writer.
 	accounts := lock.Guard{Table: "accounts"}
-	err = locker.Do(ctx, "account:42", func(ctx context.Context, token int64) error {
+	err = locker.Do(ctx, "account:42", nil, func(ctx context.Context, token int64) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err

@@ -38,6 +38,8 @@ func (n *nodes) Acquire(ctx context.Context, q driver.Request) (driver.Grant, er
 		held, contended := r.contended(err)
 		c.abandon(r)
 		switch {
+		case ctx.Err() != nil && !contended && w.wakes == nil: // no majority has replied
+			return driver.Grant{}, ctx.Err()
 		case ctx.Err() != nil:
 			return driver.Grant{}, context.Cause(ctx)
 		case !contended && r.retryNow() && closedConns < conn.MaxStale:

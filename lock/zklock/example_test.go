@@ -18,7 +18,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer locker.Close()
-	err = locker.Do(context.Background(), "report", func(ctx context.Context, token int64) error {
+	err = locker.Do(context.Background(), "report", nil, func(ctx context.Context, token int64) error {
 		fmt.Println("one process at a time, in the order in which they came; ctx ends before another can have the "+
 			"lock", token)
 		return nil

@@ -125,10 +125,15 @@ func HungServer(t *testing.T, w World) {
 		"Extend":  func() error { return lease.Extend(within(t, testenv.Hang)) },
 		"Release": second.Release,
 		"Acquire": func() error { _, err := l.Acquire(within(t, testenv.Hang), "c", nil); return err },
+		"Wait": func() error {
+			_, err := l.Acquire(within(t, testenv.Hang), "d", &lock.AcquireOptions{Wait: quick.Timeout / 4})
+			return err
+		},
 	} {
 		began, failed := time.Now(), make(chan error, 1)
 		go func() { failed <- f() }()
-		if err := testenv.Receive(t, "the end of "+name, failed); err == nil || errors.Is(err, lock.ErrLost) {
+		err := testenv.Receive(t, "the end of "+name, failed)
+		if !errors.Is(err, lock.ErrNoReply) || errors.Is(err, lock.ErrLost) {
 			t.Errorf("%s: %v", name, err)
 		}
 		took := time.Since(began)

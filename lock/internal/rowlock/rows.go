@@ -50,10 +50,12 @@ const (
 )
 
 func (r *rows) acquire(ctx context.Context, a *acquisition, wait bool) (driver.Grant, error) {
-	delay, races := min(firstDelay, r.poll), 0
-	for {
+	delay, races, wasHeld := min(firstDelay, r.poll), 0, false
+	for ; ; wasHeld = true {
 		g, remaining, err := a.request(ctx)
 		switch {
+		case err != nil && wasHeld && ctx.Err() != nil:
+			return g, context.Cause(ctx)
 		case err != nil, g.Lock != nil:
 			return g, err
 		case remaining <= 0: // another process was faster, or the request was late

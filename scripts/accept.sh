@@ -135,6 +135,8 @@ orm() {
 	on_each consistency/entwrites '^TestWritersAreKilled$'
 	echo "== what a write of GORM costs: bare, by the plugin, and in Writer.Update"
 	on_each consistency/gormwrites '^TestCostOfAWrite$'
+	echo "== what a write of ent costs: bare, by the driver, and in Writer.Update"
+	on_each consistency/entwrites '^TestCostOfAWrite$'
 	[ -z "${failed:-}" ]
 }
 outage() {

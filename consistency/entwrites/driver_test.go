@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,6 +149,56 @@ func TestRollback(t *testing.T) {
 		}
 		if n := w.Depth(t); n > 0 {
 			t.Errorf("%d items in the outbox", n)
+		}
+		w.fresh(t)
+	})
+}
+
+// What is rolled back to a savepoint leaves no keys. The rest of the transaction does.
+func TestSavepoint(t *testing.T) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		w := start(t, db)
+		w.Reset(t)
+		err := inTx(t.Context(), w.drv, func(ctx context.Context, drv dialect.Driver) error {
+			return errors.Join(
+				updateOne(ctx, drv, 1, category("c2")),
+				drv.Exec(ctx, "SAVEPOINT inner_tx", []any{}, nil),
+				updateOne(ctx, drv, 2, category("c2")),
+				drv.Exec(ctx, "ROLLBACK TO SAVEPOINT inner_tx", []any{}, nil))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var changed []int64
+		err = db.Select(&changed, "SELECT id FROM items WHERE id IN (1, 2) AND category = 'c2'")
+		if err != nil || !slices.Equal(changed, []int64{1}) {
+			t.Errorf("%d, %v", changed, err)
+		}
+		w.fresh(t)
+		if s := w.drv.Stats(); s.Statements != 2 || s.Whole != 0 || s.Raw != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// In Update, a transaction of the client is part of the Update, so its Rollback does nothing.
+func TestTransactionInUpdate(t *testing.T) {
+	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		w := start(t, db)
+		w.Reset(t)
+		err := Update(t.Context(), w.Writer, w.drv, func(ctx context.Context, drv dialect.Driver) error {
+			tx, err := drv.Tx(ctx)
+			if err != nil {
+				return err
+			}
+			return errors.Join(updateOne(ctx, txDriver{tx, drv}, 1, category("c2")), tx.Rollback())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var category string
+		if err := db.Get(&category, "SELECT category FROM items WHERE id = 1"); err != nil || category != "c2" {
+			t.Errorf("%q, %v", category, err)
 		}
 		w.fresh(t)
 	})

@@ -10,6 +10,7 @@ import (
 	entsql "entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/internal/test/ormtest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
@@ -55,4 +56,34 @@ func randomWrite(ctx context.Context, drv dialect.Driver, r *rand.Rand) error {
 // has done its work, nothing is stale.
 func TestWritersAreKilled(t *testing.T) {
 	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) { ormtest.Kill(t, e) })
+}
+
+// TestUnknownCommit: the reply to a COMMIT is lost. The rows have changed, and the Relay finds
+// their keys.
+func TestUnknownCommit(t *testing.T) {
+	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
+		d := testenv.DatabaseOf(t, e)
+		w := start(t, sqlx.NewDb(d.DB(t), d.Driver))
+		lossy := entsql.OpenDB(dialects[d.Driver], ormtest.LoseCommitReplies(t, d).DB)
+		drv, err := New(lossy, w.Writer, tables, w.Bindings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, write := range map[string]func(ctx context.Context) error{
+			"alone": func(ctx context.Context) error { return updateOne(ctx, drv, 1, category("c2")) },
+			"transaction": func(ctx context.Context) error {
+				return inTx(ctx, drv, func(ctx context.Context, tx dialect.Driver) error {
+					return updateOne(ctx, tx, 2, category("c1"))
+				})
+			},
+		} {
+			w.Read(t.Context())
+			if err := write(t.Context()); err == nil {
+				t.Errorf("%s: the outcome is known", name)
+			}
+			testenv.Eventually(t, "the transaction is committed", func() bool { return w.Depth(t) > 0 })
+			w.Relay(t)
+			w.fresh(t)
+		}
+	})
 }

@@ -3,14 +3,12 @@
 package gormwrites
 
 import (
-	"context"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 	"gorm.io/gorm"
 
+	"github.com/cacheaside/cacheaside/internal/test/ormtest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -28,37 +26,12 @@ func TestCostOfAWrite(t *testing.T) {
 			n++
 			return db.WithContext(t.Context()).Model(&item{ID: 1}).Update("price", n).Error
 		}
-		ways := []struct {
-			name string
-			do   func() error
-		}{
-			{"GORM alone", func() error { return update(bare) }},
-			{"GORM with the plugin", func() error { return update(w.gorm) }},
-			{"gormwrites.Update", func() error { return Update(t.Context(), w.Writer, w.gorm, update) }},
-			{"Writer.Update with three keys by hand", func() error {
-				return w.Writer.Update(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
-					n++
-					_, err := tx.ExecContext(ctx, tx.Rebind("UPDATE items SET price = ? WHERE id = 1"), n)
-					return err
-				}, w.Items.Key(1), w.Codes.Key("code0"), w.Lists.GroupKey("category:c0"))
+		ormtest.Cost(t,
+			ormtest.Way{Name: "GORM alone", Do: func() error { return update(bare) }},
+			ormtest.Way{Name: "GORM with the plugin", Do: func() error { return update(w.gorm) }},
+			ormtest.Way{Name: "gormwrites.Update", Do: func() error {
+				return Update(t.Context(), w.Writer, w.gorm, update)
 			}},
-		}
-		const runs, writes = 9, 200
-		took := make([][]time.Duration, len(ways))
-		for range runs {
-			for i, way := range ways {
-				began := time.Now()
-				for range writes {
-					if err := way.do(); err != nil {
-						t.Fatal(err)
-					}
-				}
-				took[i] = append(took[i], time.Since(began)/writes)
-			}
-		}
-		for i, way := range ways {
-			slices.Sort(took[i])
-			t.Logf("%-38s %v a write, median of %d runs", way.name, took[i][runs/2].Round(time.Microsecond), runs)
-		}
+			w.ByHand(t.Context()))
 	})
 }

@@ -1,11 +1,9 @@
 package gormwrites
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
@@ -71,10 +69,6 @@ func TestWritersAreKilled(t *testing.T) {
 	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) { ormtest.Kill(t, e) })
 }
 
-// cancelRequest is the beginning of PostgreSQL's CancelRequest, which pgx sends when a connection
-// fails. It may come before the COMMIT has ended.
-var cancelRequest = []byte{0, 0, 0, 16, 4, 210, 22, 46}
-
 // TestUnknownCommit: the reply to a COMMIT is lost. The rows have changed, and the Relay finds
 // their keys.
 func TestUnknownCommit(t *testing.T) {
@@ -82,21 +76,7 @@ func TestUnknownCommit(t *testing.T) {
 		d := testenv.DatabaseOf(t, e)
 		w := start(t, sqlx.NewDb(d.DB(t), d.Driver), gorm.Config{}, nil)
 		w.Read(t.Context())
-		proxy := testenv.NewProxy(t, d.Addr)
-		proxy.OnRequest(func(chunk []byte) testenv.Action {
-			switch {
-			case bytes.HasPrefix(chunk, cancelRequest):
-				return testenv.Drop
-			case bytes.Contains(bytes.ToUpper(chunk), []byte("COMMIT")):
-				return testenv.LoseReply
-			}
-			return testenv.Pass
-		})
-		db, err := testenv.OpenDSN(strings.Replace(d.DSN(t), d.Addr, proxy.Addr, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = db.Close() })
+		db := ormtest.LoseCommitReplies(t, d)
 		g, err := openGORM(db, gorm.Config{})
 		if err == nil {
 			err = g.Use(w.plugin)

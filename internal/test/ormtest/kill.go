@@ -41,6 +41,11 @@ func RegisterWriter(prepare func(w *World) (Write, error)) {
 		if err != nil {
 			panic(err)
 		}
+		// On a slow machine the first write takes long. The process is killed after it.
+		r := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+		for write(context.Background(), r) != nil {
+			time.Sleep(time.Millisecond)
+		}
 		fmt.Println("ready")
 		var all sync.WaitGroup
 		for range writers {

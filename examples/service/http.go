@@ -90,7 +90,7 @@ func reply(w http.ResponseWriter, value any, err error) {
 		status = http.StatusBadRequest
 	case errors.Is(err, cacheaside.ErrNotFound), errors.Is(err, sql.ErrNoRows):
 		status = http.StatusNotFound
-	case errors.Is(err, lock.ErrHeld):
+	case errors.Is(err, lock.ErrHeld), isDuplicate(err):
 		status = http.StatusConflict
 	case errors.Is(err, cacheaside.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		status = http.StatusServiceUnavailable

@@ -47,20 +47,34 @@ func start(t *testing.T, c config) *process {
 // request returns the body of a reply, or the text of an error while the service does not listen.
 func (p *process) request(t *testing.T, method, path string) string {
 	t.Helper()
+	_, body := p.reply(t, method, path)
+	return body
+}
+
+// status returns the text of the status of a reply.
+func (p *process) status(t *testing.T, method, path string) string {
+	t.Helper()
+	code, _ := p.reply(t, method, path)
+	return http.StatusText(code)
+}
+
+// reply returns the status and the body of a reply, or 0 and the text of an error.
+func (p *process) reply(t *testing.T, method, path string) (int, string) {
+	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, p.url+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return err.Error()
+		return 0, err.Error()
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		return err.Error()
+		return 0, err.Error()
 	}
-	return strings.TrimSpace(string(body))
+	return response.StatusCode, strings.TrimSpace(string(body))
 }
 
 // gets waits until a GET of path returns a text that contains want.
@@ -138,6 +152,17 @@ func testService(t *testing.T, db *sql.DB, c config) {
 		p.request(t, step.method, step.path)
 		if got := p.request(t, "GET", step.read); !strings.Contains(got, step.want) {
 			t.Errorf("after %s %s: %s is %q, want %q", step.method, step.path, step.read, got, step.want)
+		}
+	}
+	for _, step := range []struct{ method, path, want string }{
+		{"PUT", "/users/8?city=Paris&email=new@x.org&name=Joan", "Conflict"},
+		{"PUT", "/users/9?city=Paris&email=joan@x.org&name=Joan", "Conflict"},
+		{"POST", "/users/8?name=Joan", "OK"},
+		{"POST", "/users/9?name=Joan", "Not Found"},
+		{"POST", "/users/9?city=Oslo", "Not Found"},
+	} {
+		if got := p.status(t, step.method, step.path); got != step.want {
+			t.Errorf("%s %s: %s, want %s", step.method, step.path, got, step.want)
 		}
 	}
 	do(t, db, "UPDATE users SET name = 'Hedy', email = 'hedy@x.org' WHERE id = 42",

@@ -29,6 +29,7 @@ func (c config) openMySQL() (*database, error) {
 	if err != nil {
 		return nil, err
 	}
+	parsed.ClientFoundRows = true // RowsAffected counts a row that an UPDATE leaves as it is
 	source, err := mysqlbinlog.New(mysqlbinlog.Options{
 		Addr: parsed.Addr, User: parsed.User, PasswordFunc: c.password, TLS: parsed.TLS,
 	})

@@ -2,15 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jmoiron/sqlx"
 	"github.com/redis/go-redis/v9"
-	_ "modernc.org/sqlite"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 type config struct {
@@ -44,6 +48,18 @@ func openSQLite(file string) (*database, error) {
 	db, err := sqlx.Open("sqlite", "file:"+file+
 		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_txlock=immediate")
 	return &database{DB: db}, err
+}
+
+// isDuplicate reports whether a unique index has refused a row.
+func isDuplicate(err error) bool {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code == "23505"
+	}
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		return e.Number == 1062
+	}
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
 // openRedis returns a client, and what closes it.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 
 	"github.com/jmoiron/sqlx"
@@ -124,8 +126,14 @@ func (u *Users) Insert(ctx context.Context, user User) error {
 // Rename changes the name of a user, on which no list and no index depends.
 func (u *Users) Rename(ctx context.Context, id int64, name string) error {
 	return u.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, tx.Rebind("UPDATE users SET name = ? WHERE id = ?"), name, id)
-		return err
+		result, err := tx.ExecContext(ctx, tx.Rebind("UPDATE users SET name = ? WHERE id = ?"), name, id)
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 0 {
+			return cmp.Or(err, sql.ErrNoRows)
+		}
+		return nil
 	}, u.byID.Key(id).Existing())
 }
 

@@ -5,24 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Ready is a readiness check: it returns nil if a loader of the process would serve reads. In a
-// new process it waits for Redis for at most Options.RedisTimeout. It returns an error that wraps
+// new process it waits for Redis for at most Options.RedisTimeout, and then for the same time until
+// announcements of invalidations arrive. It returns an error that wraps
 //
 //   - ErrRedis and its cause, if Redis is down, and no loader would serve;
 //   - ErrClosed, if the cache is closed.
 //
-// It returns another error in the first moments of a process, until announcements of
-// invalidations arrive and memory serves reads. After Ready has returned nil once, it checks Redis
-// only if each loader has FailWhenDown, or if there is no loader. While Redis is down, Ready
-// returns nil if a loader has LoadWhenDown, or if a loader has StaleWhenDown and Ready has returned
-// nil before: a new process has nothing to serve with StaleWhenDown. So an outage of Redis does
-// not take a fleet out of service. Watch Stats and BusStats for the state of Redis. Without Redis,
-// Ready returns nil unless the cache is closed.
+// It returns another error while no announcements arrive in a new process, because memory serves
+// no reads until then. On a busy machine that can take some seconds. After Ready has returned nil
+// once, it checks Redis only if each loader has FailWhenDown, or if there is no loader. While Redis
+// is down, Ready returns nil if a loader has LoadWhenDown, or if a loader has StaleWhenDown and
+// Ready has returned nil before: a new process has nothing to serve with StaleWhenDown. So an
+// outage of Redis does not take a fleet out of service. Watch Stats and BusStats for the state of
+// Redis. Without Redis, Ready returns nil unless the cache is closed.
 func (c *Cache) Ready(ctx context.Context) error {
 	if c.isClosed() {
 		return wording.Errorf("cacheaside: not ready: %w", ErrClosed)
@@ -40,13 +43,32 @@ func (c *Cache) Ready(ctx context.Context) error {
 		return wording.Errorf("cacheaside: not ready: %w", err)
 	case err != nil || before:
 	default:
-		if s := c.busStats(); c.memory != nil && s.Trusted < s.Ranges {
-			return fmt.Errorf("cacheaside: not ready: announcements of invalidations arrive for %d of %d ranges of "+
-				"keys", s.Trusted, s.Ranges)
+		if err := c.awaitAnnouncements(ctx); err != nil {
+			return err
 		}
 	}
 	c.wasReady.Store(true)
 	return nil
+}
+
+// awaitAnnouncements waits until announcements of invalidations arrive for all ranges of keys. It
+// returns an error if they do not within Options.RedisTimeout, or before ctx ends.
+func (c *Cache) awaitAnnouncements(ctx context.Context) error {
+	if c.memory == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	defer cancel()
+	for {
+		s := c.busStats()
+		if s.Trusted == s.Ranges {
+			return nil
+		}
+		if retry.Sleep(ctx, 5*time.Millisecond) != nil {
+			return fmt.Errorf("cacheaside: not ready: announcements of invalidations arrive for %d of %d ranges of "+
+				"keys", s.Trusted, s.Ranges)
+		}
+	}
 }
 
 // servesWhileDown reports whether a loader has the policy most, or one that serves more reads

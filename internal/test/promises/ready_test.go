@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -13,11 +14,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A process is not ready before it receives announcements, nor after Close.
+// The first call in a process waits until announcements arrive. After Close it returns an error.
 func TestReady(t *testing.T) {
 	_, b := embedded(t)
 	p := startOn(t, b.client(t), newTable(nil), patient, nil)
-	testenv.Eventually(t, "a cache that is ready", func() bool { return p.cache.Ready(t.Context()) == nil })
+	if err := p.cache.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if s := p.cache.Stats().Bus; !s.Subscribed || s.Trusted != s.Ranges {
 		t.Errorf("Ready returns with %+v", s)
 	}
@@ -109,7 +112,8 @@ func TestReadyWithoutAnnouncements(t *testing.T) {
 	o.Addr, o.ContextTimeoutEnabled = proxy.Addr, true
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
-	p := startOn(t, rdb, newTable(nil), patient, nil)
+	short := cacheaside.Options{RedisTimeout: 3 * time.Second, ReadTimeout: 3 * time.Second} // Ready waits for it
+	p := startOn(t, rdb, newTable(nil), short, nil)
 	if err := p.cache.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "for 0 of 1 ranges") {
 		t.Errorf("%v", err)
 	}

@@ -2,6 +2,8 @@ package bloom
 
 import (
 	"context"
+	"errors"
+	"iter"
 	"log/slog"
 	"strings"
 	"testing"
@@ -24,7 +26,10 @@ func TestFilterUsesItsLogger(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- f.Maintain(ctx, Keys(), &MaintainOptions{Rebuild: none}) }()
+	broken := func(context.Context, string) iter.Seq2[string, error] {
+		return func(yield func(string, error) bool) { yield("", errors.New("the table is gone")) }
+	}
+	go func() { ended <- f.Maintain(ctx, broken, &MaintainOptions{Rebuild: none}) }()
 	testenv.Eventually(t, "a failure of Maintain",
 		func() bool { return strings.Contains(log.String(), "maintaining a filter failed") })
 	cancel()

@@ -184,7 +184,7 @@ func (x *world) reset() {
 	hook.Store(nil)
 	x.exec("UPDATE item SET v = 'old'")
 	x.exec("DELETE FROM cacheaside_outbox")
-	if x.queueInMemory() && x.relay == nil {
+	if x.queueInMemory() && x.relay.Load() == nil {
 		x.options.Queue = NewMemoryQueue(0)
 	}
 	x.check(x.server.Client(x.t).Del(x.t.Context(), holdKey).Err())

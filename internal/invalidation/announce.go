@@ -29,18 +29,6 @@ type Change func(ctx context.Context, name string) redis.Cmder
 
 func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(ctx, "del", name) }
 
-// Delete deletes keys by their names in Redis, which voids every lease and claim on them, and
-// then announces their stable hashes. It returns an error per key, nil if Redis has acknowledged
-// both steps. It ends with ctx. Each pipeline times out after maxTimeouts command time-outs.
-//
-// Both steps go in one trip to each server that has keys. The announcement must not come first: a
-// process that receives it would fill its memory again with the value that is about to be
-// deleted.
-func (b *Bus) Delete(ctx context.Context, names []string, hashes []uint64) []error {
-	errs, _ := b.do(ctx, names, hashes, job{holder: lagHolder, hold: b.lag, change: del})
-	return errs
-}
-
 // Do is like Delete with change instead of the delete, and without a hold. If change is nil, the
 // keys have already been changed, and Do only announces them.
 func (b *Bus) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {

@@ -68,7 +68,7 @@ func (b *backend) writer() *Bus {
 	return open(b.t, b.rdb, timeout, bound, nil)
 }
 
-func open(t *testing.T, rdb redis.UniversalClient, timeout, bound time.Duration, m *recorder) *Bus {
+func open(t testing.TB, rdb redis.UniversalClient, timeout, bound time.Duration, m *recorder) *Bus {
 	t.Helper()
 	cn, err := conn.New(rdb, timeout)
 	if err != nil {

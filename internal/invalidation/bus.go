@@ -33,9 +33,10 @@ type Bus struct {
 	start  time.Time // origin of the clock on which generations are confirmed
 	origin atomic.Uint64
 
-	tracks [conn.Ranges]*track
-	clocks [conn.Ranges]atomic.Int64 // Redis' time at start, Unix microseconds; 0: unknown
-	ends   ends
+	tracks  [conn.Ranges]*track
+	clocks  [conn.Ranges]atomic.Int64 // Redis' time at start, Unix microseconds; 0: unknown
+	ends    ends
+	deletes deletes
 
 	pollers [conn.Ranges]*poller
 	loaders loaders

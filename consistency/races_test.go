@@ -188,7 +188,7 @@ func (x *world) impatient() *world {
 	return &y
 }
 
-// TestRaces: who wins which race, as docs/guides/writing.md has it.
+// TestRaces: who wins which race, as docs/reference/write-failures.md has it.
 func TestRaces(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testRaces) }
 
 func testRaces(t *testing.T, e testenv.Engine) {
@@ -212,9 +212,9 @@ func testRaces(t *testing.T, e testenv.Engine) {
 		}
 		table.WriteString("\n")
 	}
-	text, err := os.ReadFile("../docs/guides/writing.md")
+	text, err := os.ReadFile("../docs/reference/write-failures.md")
 	x.check(err)
 	if !strings.Contains(string(text), table.String()) {
-		t.Errorf("docs/guides/writing.md has it otherwise:\n%s", table.String())
+		t.Errorf("docs/reference/write-failures.md has it otherwise:\n%s", table.String())
 	}
 }

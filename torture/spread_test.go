@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
@@ -59,11 +61,18 @@ const spreadBound = 2 * time.Second
 // TestSpread measures how soon all processes of a healthy fleet see a write. The processes poll
 // each key from shortly before its write until they see the new version.
 func TestSpread(t *testing.T) {
+	for _, listeners := range []int{0, 100} { // with 100, announcements are gathered
+		t.Run(fmt.Sprint(listeners, " other listeners"), func(t *testing.T) { testSpread(t, listeners) })
+	}
+}
+
+func testSpread(t *testing.T, listeners int) {
 	d := length(t, "SPREAD_TIME", 2*time.Second)
 	processes, keys := spreadSize()
 	s := startServers(t, "single")
 	maria := testenv.SharedMariaDB(t)
 	table := newTable(t, maria.DB(t), keys)
+	subscribe(t, s.clients[0], table+"::invalidations", listeners)
 	direct := map[string]string{}
 	for _, addr := range s.all {
 		direct[addr] = addr
@@ -96,6 +105,24 @@ func TestSpread(t *testing.T) {
 		}
 	}
 	judge(t, writes, reports, keys)
+}
+
+// subscribe subscribes n connections to a channel.
+func subscribe(t *testing.T, addr, channel string, n int) {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { rdb.Close() })
+	for range n {
+		sub := rdb.Subscribe(t.Context(), channel)
+		t.Cleanup(func() { sub.Close() })
+		if _, err := sub.Receive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for range sub.Channel() {
+			}
+		}()
+	}
 }
 
 // announce announces each write to all processes ahead of time.

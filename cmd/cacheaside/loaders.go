@@ -88,8 +88,8 @@ func (t *tool) loaders(ctx context.Context, rdb redis.UniversalClient) (all []sh
 			return nil, false, err
 		}
 		for i := 0; i+1 < len(some); i += 2 {
-			if some[i] != "" && !strings.HasSuffix(some[i], ":groups") {
-				// the last number, and the marks of loaders with groups
+			if some[i] != "" && some[i][0] != ':' && !strings.HasSuffix(some[i], ":groups") {
+				// not the last number, what is pending, and the marks of loaders with groups
 				fields[some[i]] = some[i+1]
 			}
 		}

@@ -141,9 +141,11 @@ func (t *tailing) take(h received) error {
 	t.seen++
 	e := happening{Time: now, Event: "announced", Range: &m.Range, Number: m.Number, Previous: m.Previous, Late: late,
 		Origin: fmt.Sprintf("%016x", m.Origin), Bytes: len(*h.payload)}
-	m.Each(func(hash uint64) { e.Hashes = append(e.Hashes, keyHash(hash)) })
+	for part := range m.Parts() {
+		part.Each(func(hash uint64) { e.Hashes = append(e.Hashes, keyHash(hash)) })
+	}
 	switch m.Kind {
-	case 'k':
+	case 'k', 'n':
 		e.Kind = "keys"
 	case 'l':
 		e.Kind, e.Loader = "loader", untrusted(string(m.Body))

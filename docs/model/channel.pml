@@ -99,6 +99,9 @@ byte roll = ROLL, oldN;
 inline announce(what) { d = N; OLDN(what); fresh();
   if
   :: subOn -> pub!d,N,what
+#ifdef GATHER           /* gathered: numbered now, and delivered later, perhaps to a subscription that begins in between */
+  :: !subOn -> pub!d,N,what
+#endif
 #ifdef NOLOSS
   :: !subOn -> lost = true
 #else
@@ -267,7 +270,7 @@ active proctype Shuffle() { byte p, m, w; do :: atomic { len(pub) > 1 -> pub?p,m
 #endif
 
 inline endsession() { d = 0;
-#ifndef OLDMSG
+#if !defined(OLDMSG) && !defined(GATHER)
   do :: len(pub) > 0 -> pub?_,_,_; lost = true :: else -> break od;
 #endif
   up = false; subOn = false; resynced = false; pending = 0; pendAs = 0; sess++ }

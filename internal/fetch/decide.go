@@ -221,7 +221,7 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 	case doWaitForLoad:
 		r.step = toWait
 		r.lease, r.awaited = lease.Token{}, false
-		if state.Kind == lease.Busy {
+		if state != nil && state.Kind == lease.Busy { // nil: a refresh, which requests the lease again
 			r.lease, r.awaited = state.Token, state.Awaited
 		}
 	case doLeaveToOthers:

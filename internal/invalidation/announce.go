@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -299,6 +300,7 @@ func (b *Bus) sendPipelined(ctx context.Context, p *part) bool {
 	switch {
 	case p.announced == nil:
 		b.counts.announced.Add(1)
+		_, p.announced = b.gathered(p.rng, announcement)
 	case conn.Unknown(announcement):
 		_, p.announced = b.announce(ctx, p.rng, p.body, "")
 	}
@@ -315,12 +317,53 @@ func (b *Bus) sendPipelined(ctx context.Context, p *part) bool {
 
 // announce numbers and publishes a message, and returns its number. The client may repeat it.
 func (b *Bus) announce(ctx context.Context, rng int, body []byte, loader string) (uint64, error) {
-	digits, err := b.eval(ctx, announceScript, b.keys[rng], b.announcement(rng, body, loader)...).Text()
+	cmd := b.eval(ctx, announceScript, b.keys[rng], b.announcement(rng, body, loader)...)
+	if cmd.Err() != nil {
+		return 0, cmd.Err()
+	}
+	b.counts.announced.Add(1)
+	return b.gathered(rng, cmd)
+}
+
+// gathered returns the number in the reply of announceScript. If the announcement was gathered, and
+// is the first one, gathered delivers it when its time has come.
+func (b *Bus) gathered(rng int, cmd *redis.Cmd) (uint64, error) {
+	reply, err := cmd.Text()
 	if err != nil {
 		return 0, err
 	}
-	b.counts.announced.Add(1)
+	digits, wait, first := strings.Cut(reply, " ")
+	if first {
+		micros, err := parseNumber(wait)
+		if err != nil {
+			return 0, err
+		}
+		b.deliverAfter(rng, time.Duration(micros)*time.Microsecond)
+	}
 	return parseNumber(digits)
+}
+
+// deliverAfter delivers the gathered announcements of a range after wait, unless another process
+// has done so. If it fails, the next announcement or poll delivers them.
+func (b *Bus) deliverAfter(rng int, wait time.Duration) {
+	if b.delivering[rng].Swap(true) {
+		return
+	}
+	started := b.conn.Apart(func() {
+		timer := time.NewTimer(min(wait, time.Second))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-b.ctx.Done():
+		}
+		b.delivering[rng].Store(false) // first: see Swap
+		ctx, cancel := context.WithTimeout(context.Background(), b.conn.Timeout())
+		defer cancel()
+		b.eval(ctx, deliverScript, b.keys[rng], b.topic, appendHead(nil, rng, 0), digit(b.ctx.Err() != nil))
+	})
+	if !started {
+		b.delivering[rng].Store(false)
+	}
 }
 
 func (b *Bus) announcement(rng int, body []byte, loader string) []any {

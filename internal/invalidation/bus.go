@@ -33,10 +33,11 @@ type Bus struct {
 	start  time.Time // origin of the clock on which generations are confirmed
 	origin atomic.Uint64
 
-	tracks  [conn.Ranges]*track
-	clocks  [conn.Ranges]atomic.Int64 // Redis' time at start, Unix microseconds; 0: unknown
-	ends    ends
-	deletes deletes
+	tracks     [conn.Ranges]*track
+	clocks     [conn.Ranges]atomic.Int64 // Redis' time at start, Unix microseconds; 0: unknown
+	ends       ends
+	deletes    deletes
+	delivering [conn.Ranges]atomic.Bool // this process will deliver what is gathered
 
 	pollers [conn.Ranges]*poller
 	loaders loaders

@@ -276,7 +276,7 @@ end`
 //
 // ARGV: channel, the part before the numbers, the part after them, a random step, the caller's last
 // number, the life in microseconds or 0, the loader, the members.
-var announceGroupsScript = conn.NewScript(clock + newest + fmt.Sprintf(`
+var announceGroupsScript = conn.NewScript(clock + gather + newest + fmt.Sprintf(`
 local prev, top = count(''), newest()
 local n = math.max(prev, top, tonumber(ARGV[5]))
 if now > n then n = now else n = n + ARGV[4] end
@@ -300,7 +300,9 @@ if top > 0 then
   end
   redis.call('PEXPIRE', KEYS[2], %d)
 end
-redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%%.0f', prev) .. ' ' .. digits .. ' ' .. ARGV[3])
+local pending = gathered()
+if pending ~= '' then deliver(ARGV[1], ARGV[2], pending, string.format('%%.0f', prev)) end
+published(redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%%.0f', prev) .. ' ' .. digits .. ' ' .. ARGV[3]))
 return digits`, groups.Max+1, groupsLife.Milliseconds()))
 
 // createGroupsScript creates the set, unless it has a number of at least ARGV[1], the last one that

@@ -151,6 +151,13 @@ func (b *Bus) received(session uint64, payload string) {
 		b.receiveUnknown(payload, &m)
 		return
 	}
+	for part := range m.Parts() {
+		b.receive(session, part)
+	}
+}
+
+// receive applies an announcement.
+func (b *Bus) receive(session uint64, m *Message) {
 	sentHere := m.Origin == b.origin.Load()
 	listener, ok := b.memory.(Listener)
 	switch {
@@ -163,7 +170,7 @@ func (b *Bus) received(session uint64, payload string) {
 		}
 	case sentHere:
 	case m.Kind == groupKind:
-		b.receivedGroups(&m)
+		b.receivedGroups(m)
 	case m.Kind == bodyKind:
 		listener.Received(m.Body)
 	default:
@@ -189,7 +196,9 @@ func (b *Bus) receiveUnknown(payload string, m *Message) {
 	}
 	b.report("an invalidation names an unknown range of keys: memory is not used until the next poll of Redis; do "+
 		"programs use clients of different kinds (redis.Client, redis.ClusterClient) with this Redis?", nil)
-	m.Each(b.memory.Forget) // if it could be read
+	for part := range m.Parts() {
+		part.Each(b.memory.Forget) // if it could be read
+	}
 	for r := range b.conn.InUse() {
 		b.tracks[r].distrust()
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"iter"
 	"strconv"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -19,7 +20,10 @@ import (
 //	      by the script
 //	then  the invalidated keys: 'k' and the stable hash of each key in 8 bytes; or 'l' and the
 //	      name of a loader, whose generation is now the number; or 'g', the name of a loader, a
-//	      NUL, and the stable hashes of some of its groups; or 't' and a body for Listeners
+//	      NUL, and the stable hashes of some of its groups; or 't' and a body for Listeners; or
+//	      'n' and several announcements of keys that were gathered, see announceScript: of each
+//	      its previous number, its number and its number of keys, all in decimal and followed by a
+//	      space, its origin in 8 bytes, and the stable hashes
 //
 // The version is inside the message, so that programs of two versions can share a channel. The
 // parts before the last one are the same in all versions. A message whose last part has an
@@ -34,6 +38,8 @@ const (
 	loaderKind = 'l'
 	groupKind  = 'g'
 	bodyKind   = 't'
+
+	gatheredKind = 'n'
 )
 
 // A Message is a decoded announcement.
@@ -41,7 +47,7 @@ type Message struct {
 	Range            int // of the keys
 	Origin           uint64
 	Previous, Number uint64
-	Kind             byte   // of the last part: 'k', 'l', 'g' or 't'; 0: unknown to this version
+	Kind             byte   // of the last part: 'k', 'l', 'g', 't' or 'n'; 0: unknown to this version
 	Body             []byte // the last part after its kind; a loader's name is cut to maxName bytes
 }
 
@@ -84,10 +90,66 @@ func Decode(b []byte) (m Message, err error) {
 	case m.Kind == loaderKind:
 		m.Body = m.Body[:min(len(m.Body), maxName)]
 	case m.Kind == groupKind && hasGroups(m.Body):
+	case m.Kind == gatheredKind && m.whole():
 	default:
 		m.Kind, m.Body = 0, nil
 	}
 	return m, nil
+}
+
+// Parts returns the announcements of a message, in their order: those that were gathered, or the
+// message itself.
+func (m *Message) Parts() iter.Seq[*Message] {
+	return func(yield func(*Message) bool) {
+		if m.Kind != gatheredKind {
+			yield(m)
+			return
+		}
+		for rest := m.Body; len(rest) > 0; {
+			part, after, ok := m.part(rest)
+			if !ok || !yield(&part) {
+				return
+			}
+			rest = after
+		}
+	}
+}
+
+// part returns the first of the gathered announcements in b, and the bytes that follow it.
+func (m *Message) part(b []byte) (part Message, rest []byte, ok bool) {
+	var numbers [3]uint64
+	for i := range numbers {
+		end := bytes.IndexByte(b[:min(len(b), maxDigits+1)], ' ')
+		if end < 0 {
+			return part, nil, false
+		}
+		var err error
+		if numbers[i], err = parseNumber(string(b[:end])); err != nil {
+			return part, nil, false
+		}
+		b = b[end+1:]
+	}
+	const origin = 8
+	if keys := uint64(len(b)) / 8; numbers[1] == 0 || keys == 0 || numbers[2] > keys-1 {
+		return part, nil, false
+	}
+	end := origin + 8*int(numbers[2])
+	return Message{Range: m.Range, Origin: binary.BigEndian.Uint64(b), Previous: numbers[0], Number: numbers[1],
+		Kind: keysKind, Body: b[origin:end]}, b[end:], true
+}
+
+// whole reports whether the body of a gathered message has announcements only, whose numbers end
+// with the message's number.
+func (m *Message) whole() bool {
+	last := uint64(0)
+	for rest := m.Body; len(rest) > 0; {
+		part, after, ok := m.part(rest)
+		if !ok {
+			return false
+		}
+		last, rest = part.Number, after
+	}
+	return last == m.Number
 }
 
 // appendGroups appends the part after the numbers, for groups of a loader.

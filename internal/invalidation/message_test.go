@@ -171,6 +171,8 @@ var corpus = [][]byte{
 	encode(15, 1<<63, "1700000000000000 1700000000000001 ", []byte("g\x00\x01\x02\x03\x04\x05\x06\x07users")),
 	encode(2, 3, "4 5 ", []byte("g of it")),
 	encode(2, 3, "4 5 ", []byte("z of another version")),
+	encode(2, 0, "4 7 ", []byte("n4 5 1 originonhashhash5 7 2 originonhashhashhashhash")),
+	encode(2, 0, "4 7 ", []byte("n4 5 0 originon5 7 9 originonhash")),
 	encode(2, 3, "4 5 ", []byte("k of another version")),
 	[]byte("\xC2 another version"),
 	[]byte("9007199254740991 9007199254740992 "),
@@ -224,6 +226,16 @@ func checkDecode(t *testing.T, b []byte) {
 	}
 	if m.Kind == 0 && m.Body != nil {
 		t.Errorf("unknown, and known: %+v", m)
+	}
+	parts := 0
+	for part := range m.Parts() {
+		parts++
+		if part != &m && (part.Kind != keysKind || part.Number == 0 || len(part.Body)%8 != 0) {
+			t.Errorf("a gathered announcement: %+v", part)
+		}
+	}
+	if m.Kind != gatheredKind && parts != 1 {
+		t.Errorf("%d parts of a message that is one announcement", parts)
 	}
 	var hashes []uint64
 	m.Each(func(h uint64) { hashes = append(hashes, h) })

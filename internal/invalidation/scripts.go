@@ -1,6 +1,8 @@
 package invalidation
 
 import (
+	"strconv"
+
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
@@ -12,42 +14,103 @@ import (
 // does not expire, because its loss would outdate everything that is cached. The number of hashes
 // does not depend on the number of keys.
 
-// announceScript numbers a message and publishes it, both or neither. Given a loader's name, it
+// A fleet of many processes could not receive a message for each of its writes. So invalidations of
+// keys are gathered in the field ':pending', if the last message was published less than gatherGap
+// ago for each of its receivers. They are numbered as all others, and are delivered together in one
+// message: by the first announcement after that time, which the field ':due' holds, by the process
+// whose announcement was the first of them, or by a poll. So it does not matter if that process is
+// killed. A process that polls before it has received them learns that their numbers are missing.
+//
+// gather defines the function deliver, which publishes what is pending, and the function published,
+// which determines when the next message may follow. Their callers have written before. last is the
+// last number. With fewer than some 30 receivers nothing is gathered. A time that is too far ahead
+// is ignored, because Redis' clock may have been set back.
+const gather = `
+local function published(receivers)
+  local gap = math.min(receivers * 30, 15000)
+  if gap >= 1000 then redis.call('HSET', KEYS[1], ':due', string.format('%.0f', now + gap)) end
+end
+local function deliver(channel, head, pending, last)
+  redis.call('HSET', KEYS[1], ':pending', '')
+  published(redis.call('PUBLISH', channel, string.sub(head, 1, 2) .. string.rep(string.char(0), 8) ..
+    string.match(pending, '^%d+') .. ' ' .. last .. ' n' .. pending))
+end
+local function gathered()
+  local due = redis.call('HGET', KEYS[1], ':due')
+  if not due then return '', 0 end -- nothing was gathered yet
+  local wait = (tonumber(due) or 0) - now
+  if wait > 1000000 then wait = 0 end
+  return redis.call('HGET', KEYS[1], ':pending') or '', wait
+end`
+
+// maxPending is the maximum number of bytes that are gathered. The announcement that exceeds it
+// delivers them.
+const maxPending = 8 << 10
+
+// deliverScript delivers what is pending, if its time has come or ARGV[3] is 1. ARGV: channel, the
+// part of a message before the numbers.
+var deliverScript = conn.NewScript(clock + gather + `
+local pending, wait = gathered()
+if pending == '' or wait > 0 and ARGV[3] ~= '1' then return 0 end
+redis.call('PERSIST', KEYS[1])
+deliver(ARGV[1], ARGV[2], pending, string.format('%.0f', count('')))
+return 1`)
+
+// announceScript numbers a message and publishes it, both or neither. Invalidations of keys may be
+// gathered instead, in records of the previous number, the number, the number of keys, the origin
+// and the hashes. If the caller's is the first of them, the script also returns the microseconds
+// after which the caller delivers them. Given a loader's name, it
 // also sets the loader's generation to the number, if the loader has one. If it has none, no
 // process has polled for this loader, and the first process that does gets a greater generation. So
 // unknown names from outside leave nothing in Redis. ARGV: channel, the part before the numbers,
 // the part after them, loader or "", and a random step, used if the clock is behind the previous
 // number: two servers that continue from the same number after a failover do not issue the same
 // numbers. The script returns the number.
-var announceScript = conn.NewScript(clock + `
+var announceScript = conn.NewScript(clock + gather + `
 local prev = count('')
 local generation, known = 0, false
 if ARGV[4] ~= '' then generation, known = count(ARGV[4]) end
 local n = math.max(prev, generation)
 if now > n then n = now else n = n + ARGV[5] end
-n = string.format('%.0f', n)
+n, prev = string.format('%.0f', n), string.format('%.0f', prev)
 set('', n)
 if known then set(ARGV[4], n) end
-redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. ARGV[3])
+local pending, wait = gathered()
+local keys = string.sub(ARGV[3], 1, 1) == 'k'
+if keys and (pending ~= '' or wait > 0) then
+  local all = pending .. prev .. ' ' .. n .. ' ' .. (#ARGV[3] - 1) / 8 .. ' ' .. string.sub(ARGV[2], 3) ..
+    string.sub(ARGV[3], 2)
+  if wait <= 0 or #all > ` + strconv.Itoa(maxPending) + ` then
+    deliver(ARGV[1], ARGV[2], all, n)
+    return n
+  end
+  redis.call('HSET', KEYS[1], ':pending', all)
+  return pending == '' and n .. ' ' .. string.format('%.0f', wait) or n
+end
+if pending ~= '' then deliver(ARGV[1], ARGV[2], pending, prev) end
+published(redis.call('PUBLISH', ARGV[1], ARGV[2] .. prev .. ' ' .. n .. ' ' .. ARGV[3]))
 return n`)
 
 // pollScript returns Redis' time, the number of the last announcement, and for each loader its
-// generation, and 1 if a program uses or invalidates groups of it, otherwise 0. ARGV has two values
-// for each loader: its name, and 1 if the caller uses groups of it, otherwise 0. A loader without a
-// generation gets one from the clock: if Redis has lost the generation, all entries from before
-// are outdated. A missing number is created in the same way. 0 would be the same after each loss,
-// and would hide an announcement between two losses. The script first executes a write that
-// changes nothing: a server that refuses writes, such as a replica, must not confirm what memory
-// holds.
-var pollScript = conn.NewScript(clock + `
+// generation, and 1 if a program uses or invalidates groups of it, otherwise 0. It first delivers
+// what is pending for longer than it should be. ARGV has the channel and the part of a message
+// before the numbers, and then two values for each loader: its name, and 1 if the caller uses
+// groups of it, otherwise 0. A loader without a generation gets one from the clock: if Redis has
+// lost the generation, all entries from before are outdated. A missing number is created in the
+// same way. 0 would be the same after each loss, and would hide an announcement between two losses.
+// The script first executes a write that changes nothing: a server that refuses writes, such as a
+// replica, must not confirm what memory holds.
+var pollScript = conn.NewScript(clock + gather + `
 redis.call('PERSIST', KEYS[1])
 local number = count('')
+local pending, wait = gathered()
+if pending ~= '' and wait < -50000 then deliver(ARGV[1], ARGV[2], pending, string.format('%.0f', number)) end
 if number == 0 then
   number = now - 1
   set('', string.format('%.0f', number))
 end
 local reply = {string.format('%.0f', now), string.format('%.0f', number)}
-for i = 1, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
   local g = count(ARGV[i])
   if g == 0 then
     g = math.max(number + 1, now)
@@ -55,7 +118,7 @@ for i = 1, #ARGV, 2 do
   end
   local grouped = redis.call('HGET', KEYS[1], ARGV[i] .. ':groups')
   if ARGV[i + 1] == '1' and not grouped then set(ARGV[i] .. ':groups', 1) end
-  reply[i + 2], reply[i + 3] = string.format('%.0f', g), grouped and '1' or ARGV[i + 1]
+  reply[i], reply[i + 1] = string.format('%.0f', g), grouped and '1' or ARGV[i + 1]
 end
 return reply`)
 

@@ -34,10 +34,10 @@ type waitingDelete struct {
 	done   chan struct{}
 }
 
-// Delete deletes keys by their names in Redis, which voids every lease and claim on them, and
-// then announces their stable hashes. It returns an error per key, nil if Redis has acknowledged
-// both steps. It ends with ctx, and a Delete of a few keys also after maxTimeouts command time-outs.
-// A longer one has that time for each pipeline.
+// Delete deletes keys by their names in Redis, which voids every lease and claim on them, and then
+// announces their stable hashes. It returns an error per key, nil if Redis has acknowledged both
+// steps. It ends with ctx, and a Delete of a few keys also after maxTimeouts command time-outs. A
+// longer one has that time for each pipeline.
 //
 // Both steps go in one trip to each server that has keys. The announcement must not come first: a
 // process that receives it would fill its memory again with the value that is about to be

@@ -44,16 +44,19 @@ func (b *Bus) announceBody(ctx context.Context, p *part) error {
 }
 
 // AnnounceLua announces within a caller's script. KEYS[1] and the first four arguments are those
-// that AnnounceBy passes to run. AnnounceLua is like announceScript, but requires that the script
-// has written before, so that a full server accepts it.
+// that AnnounceBy passes to run. AnnounceLua is like announceScript for a body, but requires that
+// the script has written before, so that a full server accepts it.
 const AnnounceLua = `
 local t, number = redis.call('TIME'), redis.call('HGET', KEYS[1], '') or '0'
 local now, before = t[1] * 1000000 + t[2], tonumber(number) or 0
 if not (before >= 1 and before <= 4503599627370496) then before = 0 end
-if now <= before then now = before + ARGV[4] end
-now, before = string.format('%.0f', now), string.format('%.0f', before)
-redis.call('HSET', KEYS[1], '', now)
-redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. now .. ' ' .. ARGV[3])
+` + gather + `
+number = string.format('%.0f', now > before and now or before + ARGV[4])
+before = string.format('%.0f', before)
+redis.call('HSET', KEYS[1], '', number)
+local pending = gathered()
+if pending ~= '' then deliver(ARGV[1], ARGV[2], pending, before) end
+published(redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. number .. ' ' .. ARGV[3]))
 `
 
 // AnnounceBy is like AnnounceBodies with one body, by a script of the caller that ends with

@@ -145,7 +145,7 @@ func TestOnlyReadersWithMemorySubscribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)
-	if n := b.calls(t)["publish"] - before["publish"]; n != 1 || b.calls(t)["hget"]-before["hget"] != 1 ||
+	if n := b.calls(t)["publish"] - before["publish"]; n != 1 || b.calls(t)["hget"]-before["hget"] != 2 ||
 		listeners() != 0 {
 		t.Errorf("a process that only writes: %d scripts, %d listeners", n, listeners())
 	}

@@ -1,0 +1,201 @@
+package invalidation
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/groups"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// crowd subscribes so many listeners to the channel of c that announcements are gathered. It
+// returns one of them.
+func (b *backend) crowd(c *Bus) *redis.PubSub {
+	b.t.Helper()
+	var first *redis.PubSub
+	for range 40 {
+		sub := b.rdb.Subscribe(b.ctx, c.topic)
+		b.t.Cleanup(func() { sub.Close() })
+		if _, err := sub.Receive(b.ctx); err != nil {
+			b.t.Fatal(err)
+		}
+		if first == nil {
+			first = sub
+		}
+	}
+	return first
+}
+
+// announceRaw announces a key, and does not deliver what was gathered, like a process that is
+// killed.
+func (b *backend) announceRaw(c *Bus, hash uint64) (pending bool) {
+	b.t.Helper()
+	body := []byte{keysKind, 0, 0, 0, 0, 0, 0, 0, byte(hash)}
+	cmd, err := c.await(b.ctx, announceScript, c.keys[0], c.announcement(0, body, "")...)
+	b.check(err)
+	reply, err := cmd.Text()
+	b.check(err)
+	return slices.Contains([]byte(reply), ' ')
+}
+
+// pending returns what is gathered.
+func (b *backend) pending(c *Bus) string { return b.rdb.HGet(b.ctx, c.keys[0], ":pending").Val() }
+
+// untilPending announces keys until one is gathered. It returns the hash of the next key.
+func (b *backend) untilPending(c *Bus, hash uint64) uint64 {
+	b.t.Helper()
+	for ; hash < 200; hash++ {
+		if b.announceRaw(c, hash) {
+			return hash + 1
+		}
+	}
+	b.t.Fatal("no announcement is gathered")
+	return 0
+}
+
+// In a large fleet, one message announces the keys of many invalidations. Each key is outdated, and
+// no gap is seen.
+func TestAnnouncementsAreGathered(t *testing.T) {
+	for name, server := range map[string]func(testing.TB) *testenv.Redis{
+		"redis": testenv.SharedRedis, "valkey": testenv.SharedValkey,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, server(t).Client(t))
+			listener, m := b.listen(bound)
+			sub := b.crowd(listener)
+			w := b.writer()
+			b.check(w.announceKeys(t.Context(), []uint64{1})) // the server knows the script now
+			const n = 250
+			_, err := b.rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+				for i := range byte(n - 2) {
+					body := []byte{keysKind, 0, 0, 0, 0, 0, 0, 1, i}
+					args := w.announcement(0, body, "")
+					p.EvalSha(t.Context(), announceScript.Hash, []string{w.keys[0]}, args...)
+				}
+				return nil
+			})
+			b.check(err)
+			time.Sleep(20 * time.Millisecond)                 // until the next message may follow
+			b.check(w.announceKeys(t.Context(), []uint64{2})) // which delivers the rest
+			b.until("each key is outdated", func() bool {
+				for i := range uint64(n - 2) {
+					if !m.has(1<<8 + i) {
+						return false
+					}
+				}
+				return m.has(1) && m.has(2)
+			})
+			if s := listener.Stats(); s.Gaps != 0 || s.Received != n || s.Malformed != 0 {
+				t.Errorf("%d gaps, %d announcements received, %d malformed", s.Gaps, s.Received, s.Malformed)
+			}
+			messages := 0
+			for announced := 0; announced < n; messages++ {
+				msg, err := sub.ReceiveMessage(t.Context())
+				b.check(err)
+				decoded, err := Decode([]byte(msg.Payload))
+				b.check(err)
+				for range decoded.Parts() {
+					announced++
+				}
+			}
+			if messages > n/3 {
+				t.Errorf("%d messages for %d invalidations", messages, n)
+			}
+			t.Logf("%d messages for %d invalidations", messages, n)
+		})
+	}
+}
+
+// If the process that would deliver gathered announcements is killed, the next announcement of any
+// kind delivers them, and else a poll does. The order of the numbers is kept.
+func TestGatheredAnnouncementsAreDelivered(t *testing.T) {
+	ctx := context.Background()
+	for name, deliver := range map[string]func(b *backend, c *Bus){
+		"a poll": func(b *backend, c *Bus) { c.Poll() },
+		"keys": func(b *backend, c *Bus) {
+			time.Sleep(5 * time.Millisecond) // after it is due
+			b.announceRaw(c, 201)
+		},
+		"a loader": func(b *backend, c *Bus) { b.check(c.DeleteLoader(ctx, "user")) },
+		"a group": func(b *backend, c *Bus) {
+			b.check(c.DeleteGroups(ctx, "user", groups.SetOf(1), time.Minute))
+		},
+		"a body": func(b *backend, c *Bus) {
+			b.check(c.AnnounceBodies(ctx, "key", [][]byte{[]byte("body")}, nil))
+		},
+		"a body in a script": func(b *backend, c *Bus) {
+			b.check(c.AnnounceBy("key", []byte("body"), func(key string, args []any) error {
+				s := conn.NewScript("redis.call('SET', KEYS[1] .. ':x', 1)" + AnnounceLua + "return 1")
+				return b.rdb.Eval(ctx, s.Source, []string{key}, args...).Err()
+			}))
+		},
+		"a message that is full": func(b *backend, c *Bus) {
+			for i := range 40 {
+				hashes := make([]uint64, 250)
+				for j := range hashes {
+					hashes[j] = uint64(1000 + 250*i + j)
+				}
+				b.check(c.announceKeys(ctx, hashes))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, testenv.StartRedis(t).Client(t))
+			listener, m := b.listen(time.Minute) // it does not poll in time
+			b.crowd(listener)
+			c := b.writer()
+			next := b.untilPending(c, 1)
+			if b.pending(c) == "" {
+				t.Skip("the announcement was delivered before the test could see it") // by a poll of the listener
+			}
+			deliver(b, c)
+			b.until("each key is outdated", func() bool {
+				for hash := uint64(1); hash < next; hash++ {
+					if !m.has(hash) {
+						return false
+					}
+				}
+				return true
+			})
+			if s := listener.Stats(); s.Gaps != 0 {
+				t.Errorf("%d gaps", s.Gaps)
+			}
+		})
+	}
+}
+
+// announceKeys announces keys without changing them.
+func (b *Bus) announceKeys(ctx context.Context, hashes []uint64) error {
+	names := make([]string, len(hashes))
+	for i := range names {
+		names[i] = "key"
+	}
+	for _, err := range b.Do(ctx, names, hashes, nil) {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A process that closes delivers what it has gathered.
+func TestCloseDeliversGathered(t *testing.T) {
+	b := newBackend(t, testenv.StartRedis(t).Client(t))
+	listener, m := b.listen(time.Minute)
+	b.crowd(listener)
+	c := b.writer()
+	for i := range uint64(20) {
+		b.check(c.announceKeys(t.Context(), []uint64{i + 1}))
+	}
+	c.Close()
+	c.conn.Close()
+	if s := b.pending(c); s != "" {
+		t.Errorf("%d bytes are pending", len(s))
+	}
+	b.until("each key is outdated", func() bool { return m.has(20) })
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -78,12 +80,7 @@ func (l *Locker) Do(
 func (l *Locker) Close() error {
 	l.mu.Lock()
 	l.closed = true
-	var held []*hold
-	for _, q := range l.names {
-		if q.held != nil {
-			held = append(held, q.held)
-		}
-	}
+	held := slices.Collect(maps.Keys(l.holds))
 	l.mu.Unlock()
 	l.close(ErrClosed)
 	errs := make([]error, len(held))
@@ -105,7 +102,11 @@ func (l *Locker) acquire(ctx context.Context, name string, options *AcquireOptio
 	}
 	r.key, r.options, r.owner, r.wait = key, o, ownerOf(ctx), !o.Try
 	end := l.observe(ctx, OpWait)
-	lease, err := l.requestBounded(ctx, r)
+	var lease *Lease
+	err := l.bounded(ctx, o.Wait, func(limited context.Context) (err error) {
+		lease, err = l.acquireInTurn(limited, ctx, r)
+		return err
+	})
 	end(err)
 	return lease, failed(OpAcquire, key, err)
 }
@@ -113,30 +114,32 @@ func (l *Locker) acquire(ctx context.Context, name string, options *AcquireOptio
 // errWaitElapsed is the cause that ends a wait when AcquireOptions.Wait has passed.
 var errWaitElapsed = errors.New("AcquireOptions.Wait has passed")
 
-func (l *Locker) requestBounded(caller context.Context, r request) (*Lease, error) {
+// bounded calls request with a context that also ends when the Locker is closed or, unless it is 0,
+// after wait.
+func (l *Locker) bounded(caller context.Context, wait time.Duration, request func(context.Context) error) error {
 	if caller.Err() != nil {
-		return nil, context.Cause(caller)
+		return context.Cause(caller)
 	}
 	if !l.enter() {
-		return nil, ErrClosed
+		return ErrClosed
 	}
 	defer l.background.Done()
 	ctx, cancel := context.WithCancelCause(caller)
 	defer cancel(nil)
 	defer context.AfterFunc(l.closing, func() { cancel(ErrClosed) })()
-	if r.options.Wait > 0 {
-		defer time.AfterFunc(r.options.Wait, func() { cancel(errWaitElapsed) }).Stop()
+	if wait > 0 {
+		defer time.AfterFunc(wait, func() { cancel(errWaitElapsed) }).Stop()
 	}
 	began := time.Now()
-	lease, err := l.acquireInTurn(ctx, caller, r)
+	err := request(ctx)
 	switch cause := context.Cause(ctx); {
 	case err == nil, cause == nil:
-		return lease, serviceError(caller, err, "a request for the lock", began)
+		return serviceError(caller, err, "a request for the lock", began)
 	case errors.Is(cause, errWaitElapsed) && !errors.Is(err, errWaitElapsed) && !errors.Is(err, ErrHeld):
-		return nil, fmt.Errorf("%w, and %w", ErrNoReply, errWaitElapsed)
+		return fmt.Errorf("%w, and %w", ErrNoReply, errWaitElapsed)
 	case errors.Is(cause, errWaitElapsed):
-		return nil, fmt.Errorf("%w, and %w", ErrHeld, errWaitElapsed)
+		return fmt.Errorf("%w, and %w", ErrHeld, errWaitElapsed)
 	default:
-		return nil, cause
+		return cause
 	}
 }

@@ -29,7 +29,8 @@ var (
 	// Extend and Release return it.
 	ErrLost = driver.ErrLost
 
-	// ErrReleased is the cause with which Lease.Context ends after Release.
+	// ErrReleased is the cause with which Lease.Context ends after Release. Break returns it if the
+	// holder does not have the lock any more.
 	ErrReleased = errors.New("lock: the lock was released")
 
 	// ErrClosed means that the Locker is closed.
@@ -44,7 +45,7 @@ var (
 // names may be private. The hash is not keyed: anyone who can list all possible names can find
 // the name.
 type Error struct {
-	Op   string // OpAcquire, OpExtend or OpRelease
+	Op   string // OpAcquire or another constant below
 	Name string // name of the lock, with its prefix; do not log it if names are private
 	Hash uint64 // hash of Name that the message shows
 	Err  error
@@ -55,6 +56,8 @@ const (
 	OpAcquire = "acquire"
 	OpExtend  = "extend"
 	OpRelease = "release"
+	OpInspect = "inspect"
+	OpBreak   = "break"
 )
 
 func (e *Error) Error() string {

@@ -14,6 +14,9 @@ func NewRedisDriver(rdb redis.UniversalClient, o *Options) (driver.Driver, error
 	return newRedisDriver(rdb, o)
 }
 
+// NewLocalDriver returns the driver of NewLocal.
+func NewLocalDriver() driver.Driver { return newLocal() }
+
 // Scripts of a lock in one Redis.
 var (
 	RedisAcquire = acquireScript

@@ -200,11 +200,11 @@ func (h *hold) inUse() bool {
 // and a request in progress.
 func (h *hold) extend(ctx context.Context) error {
 	began := time.Now()
-	err := serviceError(ctx, h.extendHeld(ctx), "an extension", began)
+	err := serviceError(ctx, h.extendHeld(ctx, h.ttl), "an extension", began)
 	return cmp.Or(h.endCause(), err)
 }
 
-func (h *hold) extendHeld(ctx context.Context) error {
+func (h *hold) extendHeld(ctx context.Context, ttl time.Duration) error {
 	select {
 	case h.io <- struct{}{}:
 		defer func() { <-h.io }()
@@ -213,7 +213,7 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	}
 	began := time.Now()
 	h.mu.Lock()
-	until, ttl := h.until, h.ttl
+	until := h.until
 	h.mu.Unlock()
 	if cause := h.endCause(); cause != nil {
 		return cause

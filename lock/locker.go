@@ -23,7 +23,8 @@ type Locker struct {
 	options Options
 
 	mu          sync.Mutex
-	names       map[string]*queue // by key
+	names       map[string]*queue  // by request.queue
+	holds       map[*hold]struct{} // that have begun, and have not ended
 	closed      bool
 	closing     context.Context // ends when Close is called
 	close       context.CancelCauseFunc
@@ -42,7 +43,8 @@ func New(d driver.Driver, options *Options) (*Locker, error) {
 	if err := o.check(); err != nil {
 		return nil, wording.Errorf("lock: %w", err)
 	}
-	l := &Locker{driver: d, options: o, names: make(map[string]*queue)}
+	l := &Locker{driver: d, options: o, names: make(map[string]*queue),
+		holds: make(map[*hold]struct{})}
 	l.closing, l.close = context.WithCancelCause(context.Background())
 	return l, nil
 }
@@ -80,6 +82,23 @@ type request struct {
 	options AcquireOptions
 	owner   *owner
 	wait    bool
+	kind    driver.Kind
+	limit   int // driver.Request.Limit
+}
+
+// queue returns the name of the lock among the locks of all kinds. A key contains no brace before
+// the name.
+func (r request) queue() string {
+	if r.kind == driver.Exclusive {
+		return r.key
+	}
+	return "{" + string(r.kind) + "}" + r.key
+}
+
+// driverRequest returns the request for the driver. lost may be nil.
+func (l *Locker) driverRequest(r request, timeout time.Duration, lost func(error)) driver.Request {
+	return driver.Request{Key: r.key, TTL: r.options.TTL, Timeout: timeout, Wait: r.wait, NoToken: r.options.NoToken,
+		Kind: r.kind, Limit: r.limit, Label: l.options.Label, Lost: lost}
 }
 
 // serviceError returns the error of a request to the service: ErrNoReply if the service has not

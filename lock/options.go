@@ -31,6 +31,11 @@ type Options struct {
 	// minute. Change it if the service replies slower or faster.
 	Timeout time.Duration
 
+	// Label describes this process to others: Inspect returns it, such as the name of the host. At
+	// most 64 letters, digits, "_", ".", ":", "@", "/" and "-". Default: none. Package redlock and
+	// zklock ignore it.
+	Label string
+
 	// Observer measures how long callers wait for locks and hold them; otelcacheaside.New returns
 	// one. Default: none.
 	Observer Observer
@@ -117,6 +122,11 @@ func (o Options) check() error {
 	if len(o.Prefix) > maxPrefix || strings.TrimFunc(o.Prefix, valid) != "" {
 		return fmt.Errorf("Options.Prefix %q: must have only letters, digits, '_', '.', ':' and '-', at most %d",
 			o.Prefix, maxPrefix)
+	}
+	label := func(r rune) bool { return valid(r) || r == '@' || r == '/' }
+	if len(o.Label) > maxPrefix || strings.TrimFunc(o.Label, label) != "" {
+		return fmt.Errorf("Options.Label %q: must have only letters, digits, '_', '.', ':', '@', '/' and '-', at most "+
+			"%d", o.Label, maxPrefix)
 	}
 	return cmp.Or(
 		wording.Range("Options.TTL", o.TTL, minTTL, maxTTL),

@@ -28,22 +28,35 @@ type waiter struct {
 // acquireInTurn waits until the caller becomes the contender and acquires the lock, or joins a
 // lock that the caller's owner already holds.
 func (l *Locker) acquireInTurn(ctx, caller context.Context, r request) (*Lease, error) {
+	if r.kind != driver.Exclusive && !r.wait { // the contender may wait although there is a permit
+		return l.contend(ctx, caller, r)
+	}
+	w, lease, err := l.awaitTurn(ctx, caller, r)
+	if w == nil {
+		return lease, err
+	}
+	defer l.dequeue(r.queue(), w)
+	return l.contend(ctx, caller, r)
+}
+
+// awaitTurn returns the caller's waiter when it has become the contender. The caller must dequeue
+// it. If awaitTurn returns no waiter, it returns a lease or an error.
+func (l *Locker) awaitTurn(ctx, caller context.Context, r request) (*waiter, *Lease, error) {
 	for {
 		w, lease, err := l.enqueue(caller, r)
 		if lease != nil || err != nil {
-			return lease, err
+			return nil, lease, err
 		}
 		if w.ready != nil {
 			select {
 			case <-w.ready:
 			case <-ctx.Done():
-				l.dequeue(r.key, w)
-				return nil, context.Cause(ctx)
+				l.dequeue(r.queue(), w)
+				return nil, nil, context.Cause(ctx)
 			}
 		}
 		if w.contends {
-			defer l.dequeue(r.key, w)
-			return l.contend(ctx, caller, r)
+			return w, nil, nil
 		}
 	}
 }
@@ -54,11 +67,15 @@ func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error)
 	defer loan.End()
 	h := newHold(l, r, caller)
 	defer h.ctx.End()
-	g, err := l.driver.Acquire(ctx, driver.Request{Key: r.key, TTL: r.options.TTL, Timeout: h.timeout, Wait: r.wait,
-		NoToken: r.options.NoToken, Lost: h.lose})
+	g, err := l.driver.Acquire(ctx, l.driverRequest(r, h.timeout, h.lose))
 	if err != nil {
 		return nil, err
 	}
+	return l.begin(h, g, caller)
+}
+
+// begin starts a hold that the service has granted, and returns its first lease.
+func (l *Locker) begin(h *hold, g driver.Grant, caller context.Context) (*Lease, error) {
 	if err := h.start(g); err != nil {
 		return nil, err
 	}
@@ -73,10 +90,10 @@ func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error)
 func (l *Locker) enqueue(caller context.Context, r request) (*waiter, *Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := l.names[r.key]
+	q := l.names[r.queue()]
 	if q == nil {
 		q = &queue{}
-		l.names[r.key] = q
+		l.names[r.queue()] = q
 	}
 	if q.held != nil && r.owner != nil && q.held.owner == r.owner {
 		if lease := q.held.join(caller); lease != nil {
@@ -124,7 +141,11 @@ func (l *Locker) granted(h *hold, caller context.Context) *Lease {
 	if lease == nil {
 		return nil
 	}
-	q := l.names[h.key] // exists, because the caller is its contender
+	l.holds[h] = struct{}{}
+	if h.kind != driver.Exclusive { // others may hold it, too
+		return lease
+	}
+	q := l.names[h.queue()] // exists, because the caller is its contender
 	q.held = h
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
 		sameOwner := h.owner != nil && w.owner == h.owner
@@ -155,8 +176,9 @@ func (l *Locker) dequeue(key string, w *waiter) {
 func (l *Locker) forget(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if q := l.names[h.key]; q != nil && q.held == h {
+	delete(l.holds, h)
+	if q := l.names[h.queue()]; q != nil && q.held == h {
 		q.held = nil
-		l.promote(h.key, q)
+		l.promote(h.queue(), q)
 	}
 }

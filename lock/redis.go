@@ -1,10 +1,11 @@
 package lock
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	mrand "math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/redislock"
 	"github.com/cacheaside/cacheaside/internal/wording"
 	"github.com/cacheaside/cacheaside/lock/driver"
+	"github.com/cacheaside/cacheaside/lock/internal/holders"
 )
 
 // NewRedis returns a Locker on one Redis deployment: a *redis.Client to a single server or
@@ -49,12 +51,12 @@ func NewRedis(rdb redis.UniversalClient, options *Options) (*Locker, error) {
 	}
 	l, err := New(d, options)
 	if err != nil {
-		d.stop()
+		d.Close() //nolint:errcheck // always nil
 	}
 	return l, err
 }
 
-func newRedisDriver(rdb redis.UniversalClient, options *Options) (*redisDriver, error) {
+func newRedisDriver(rdb redis.UniversalClient, options *Options) (driver.Driver, error) {
 	o := options.withDefaults()
 	if rdb == nil {
 		return nil, errors.New("lock: the Redis client is nil")
@@ -63,9 +65,13 @@ func newRedisDriver(rdb redis.UniversalClient, options *Options) (*redisDriver, 
 	if err != nil {
 		return nil, wording.Errorf("lock: %w", err)
 	}
-	return &redisDriver{
+	d := &redisDriver{
 		conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c), evictions: evictionCheck{log: o.Logger},
-	}, nil
+	}
+	if c.Cluster() {
+		return d, nil
+	}
+	return &singleRedis{d}, nil
 }
 
 // redisDriver is the driver of NewRedis.
@@ -78,7 +84,7 @@ type redisDriver struct {
 }
 
 func (r *redisDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	a := &acquisition{driver: r, key: redislock.KeyOf(r.prefix, req.Key), ttl: req.TTL, timeout: req.Timeout}
+	a := r.attempt(req)
 	began := time.Now()
 	g, err := r.acquire(ctx, a, req.Wait)
 	if err != nil {
@@ -95,12 +101,13 @@ func (r *redisDriver) explain(ctx context.Context, err error, asked, key string,
 
 func (r *redisDriver) acquire(ctx context.Context, a *acquisition, wait bool) (driver.Grant, error) {
 	var wake *redislock.Wake // nil until the first wait
+	waitsFor := a.key
 	defer func() { wake.Leave() }()
 	for {
 		if ctx.Err() != nil {
 			return driver.Grant{}, context.Cause(ctx)
 		}
-		g, remaining, err := a.request(ctx, wait && r.wakes.Subscribed(a.key))
+		g, remaining, err := a.request(ctx, wait && r.wakes.Subscribed(waitsFor))
 		switch {
 		case err != nil && wake != nil && ctx.Err() != nil: // another holder had the lock before
 			return g, context.Cause(ctx)
@@ -109,8 +116,16 @@ func (r *redisDriver) acquire(ctx context.Context, a *acquisition, wait bool) (d
 		case !wait:
 			return g, driver.ErrHeld
 		}
+		if waitsFor != a.held { // ask again, because the last request may not have marked this lock
+			wake.Leave()
+			wake, waitsFor = r.wakes.Watch(a.held), a.held
+			continue
+		}
 		if wake == nil {
-			wake = r.wakes.Watch(a.key)
+			wake = r.wakes.Watch(waitsFor)
+		}
+		if a.intent != nil {
+			remaining = min(remaining, a.ttl/3) // to renew it
 		}
 		// The message may be lost, and a process that has died sends none.
 		expiry := time.NewTimer(remaining + mrand.N(min(remaining/10, 50*time.Millisecond)+2*time.Millisecond))
@@ -130,24 +145,51 @@ func (r *redisDriver) acquire(ctx context.Context, a *acquisition, wait bool) (d
 // earlier one may have acquired.
 type acquisition struct {
 	driver     *redisDriver
+	scripts    *redisScripts
 	key        string
+	label      string
 	ttl        time.Duration
 	timeout    time.Duration
-	unresolved []any // ids of requests whose outcome is unknown
-	bound      int64 // the latest bound of these
-	slotMoves  bool  // a cluster moves the slot of the lock: use no Voids
+	args       []any    // arguments of the script for this kind of lock
+	others     []string // keys of further locks, in the order of their names: see AcquireTogether
+	held       string   // key of a lock that another holder has
+	intends    bool     // a request that is refused marks the lock
+	intent     any      // id of the request that has marked the lock for a waiting writer; nil: none
+	unresolved []any    // ids of requests whose outcome is unknown
+	bound      int64    // the latest bound of these
+	slotMoves  bool     // a cluster moves the slot of the lock: use no Voids
+}
+
+func (r *redisDriver) attempt(req driver.Request) *acquisition {
+	a := &acquisition{driver: r, scripts: &exclusiveScripts, key: redislock.KeyOf(r.prefix, req.Key), label: req.Label,
+		ttl: req.TTL, timeout: req.Timeout}
+	if req.Kind != driver.Exclusive {
+		a.scripts, a.key = &sharedScripts, redislock.Shared(a.key, string(req.Kind))
+		a.args, a.intends = []any{req.Limit, req.Wait}, req.Limit == 0 && req.Wait
+	}
+	return a
+}
+
+// mayHold returns the ids of requests that may have an entry, or get one.
+func (a *acquisition) mayHold() []any {
+	if a.intent == nil {
+		return a.unresolved
+	}
+	return append(slices.Clip(a.unresolved), a.intent)
 }
 
 // keys returns the keys of a script about the requests with these ids: the lock and their Voids.
 // While a cluster moves the slot, it refuses a script with several keys if one of them is absent.
 // The script then gets only the lock.
 func (a *acquisition) keys(ids ...any) []string {
-	keys := []string{a.key}
+	keys := append([]string{a.key}, a.others...)
 	if a.slotMoves {
 		return keys
 	}
 	for _, id := range ids {
-		keys = append(keys, redislock.Void(a.key, id.(string)))
+		for _, key := range keys[:1+len(a.others)] {
+			keys = append(keys, redislock.Void(key, id.(string)))
+		}
 	}
 	return keys
 }
@@ -165,12 +207,12 @@ func (a *acquisition) request(ctx context.Context, notify bool) (g driver.Grant,
 		if bound, err = a.driver.bound(ctx, a.key, a.timeout); err != nil {
 			return g, 0, err
 		}
-		id := rand.Text()
+		id := holders.NewID(a.label)
 		sent := time.Now()
-		args := append([]any{id, a.ttl.Milliseconds(), bound, notify}, a.unresolved...)
+		args := slices.Concat([]any{id, a.ttl.Milliseconds(), bound, notify}, a.args, a.mayHold())
 		limited, cancel := context.WithTimeout(ctx, a.timeout)
 		var reply redislock.Reply
-		reply, err = a.driver.run(limited, acquireScript, true, a.keys(id), args...)
+		reply, err = a.driver.run(limited, a.scripts.acquire, true, a.keys(id), args...)
 		cancel()
 		switch {
 		case redis.IsTryAgainError(err) && !a.slotMoves: // not carried out
@@ -197,6 +239,10 @@ func (a *acquisition) request(ctx context.Context, notify bool) (g driver.Grant,
 			a.driver.evictions.start(a.driver.conn, a.key, a.timeout)
 			return a.grant(id, reply, sent), 0, nil
 		case redislock.IsHeld:
+			a.held = cmp.Or(reply.Holder, a.key)
+			if a.intends {
+				a.intent = id
+			}
 			return g, time.Duration(reply.Value) * time.Millisecond, nil
 		case redislock.IsLate:
 			err = errors.New("the clock of the Redis server jumps, or requests take too long to arrive")
@@ -222,7 +268,7 @@ type redisLock struct {
 
 func (r *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 	began := time.Now()
-	reply, err := r.driver.run(ctx, extendScript, false, []string{r.key}, r.id, ttl.Milliseconds())
+	reply, err := r.driver.run(ctx, r.scripts.extend, false, []string{r.key}, r.id, ttl.Milliseconds())
 	if err == nil && reply.Status != redislock.IsGranted {
 		err = driver.ErrLost
 	}
@@ -235,8 +281,11 @@ func (r *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 func (r *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(r.token, 10)
 	began := time.Now()
-	reply, err := r.driver.run(ctx, releaseScript, true, []string{r.key}, "L1 "+r.id+" "+token+" ",
-		"L1 - "+token+" 0 0", r.tokenTTL.Milliseconds())
+	args := []any{"L1 " + r.id + " " + token + " ", "L1 - " + token + " 0 0", r.tokenTTL.Milliseconds()}
+	if r.scripts == &sharedScripts {
+		args = []any{r.id}
+	}
+	reply, err := r.driver.run(ctx, r.scripts.release, true, []string{r.key}, args...)
 	if err != nil {
 		r.releaseSent = r.releaseSent || !conn.IsReply(err)
 		return r.driver.explain(ctx, err, "a release", r.key, began)
@@ -253,12 +302,13 @@ func (r *redisLock) Release(ctx context.Context) error {
 // a cluster moves the slot, nothing can be voided, and cleanUp continues until the bounds of the
 // requests have passed.
 func (a *acquisition) cleanUp() {
-	if len(a.unresolved) == 0 {
+	ids := a.mayHold()
+	if len(ids) == 0 {
 		return
 	}
-	keys, args := a.keys(a.unresolved...), append([]any{redislock.VoidFor(a.timeout).Milliseconds()}, a.unresolved...)
+	keys, args := a.keys(ids...), append([]any{redislock.VoidFor(a.timeout).Milliseconds()}, ids...)
 	run := func(ctx context.Context) (redislock.Reply, error) {
-		return redislock.Run(ctx, a.driver.conn, cleanUpScript, keys, args...)
+		return redislock.Run(ctx, a.driver.conn, a.scripts.cleanUp, keys, args...)
 	}
 	a.driver.wakes.Retry(a.ttl+a.timeout, a.timeout, func(ctx context.Context) error {
 		reply, err := run(ctx)

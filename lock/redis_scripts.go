@@ -15,6 +15,11 @@ const tokenMargin = time.Minute
 // format.
 const read = redislock.Read
 
+// redisScripts are the scripts of one kind of lock.
+type redisScripts struct{ acquire, extend, release, cleanUp conn.Script }
+
+var exclusiveScripts = redisScripts{acquireScript, extendScript, releaseScript, cleanUpScript}
+
 var (
 	// KEYS: the lock, and redislock.Void of the id, except while the slot is moved. ARGV: id, TTL
 	// in ms, time after which the request must not be carried out (µs), whether to announce the

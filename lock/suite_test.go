@@ -53,6 +53,13 @@ func TestLocal(t *testing.T) {
 	})
 }
 
+func TestLocalDriver(t *testing.T) {
+	suite.RunInBubble(t, func(testing.TB) suite.Backend {
+		d := lock.NewLocalDriver()
+		return suite.Backend{New: func(testing.TB, *lock.Options) driver.Driver { return d }}
+	})
+}
+
 // TestNewLocal: each local Locker has its own service, which grants every request.
 func TestNewLocal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,6 +23,10 @@ func Key(prefix, name string) string { return prefix + "{" + tagEscape.Replace(n
 // KeyOf returns the key for a driver.Request.Key, which consists of the prefix and the name.
 func KeyOf(prefix, key string) string { return Key(prefix, strings.TrimPrefix(key, prefix)) }
 
+// Shared returns the key of a read-write lock ("rw") or a semaphore ("sem"). key is that of the
+// lock with the same name. The value is a hash: see package lock.
+func Shared(key, kind string) string { return key + ":" + kind }
+
 // Name returns the name of the lock with the given key. It returns false if key is not the key of
 // a lock.
 func Name(prefix, key string) (name string, ok bool) {

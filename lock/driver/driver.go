@@ -56,11 +56,69 @@ type Request struct {
 	// nothing ignores it.
 	NoToken bool
 
+	// Kind is Exclusive, or another kind of lock if the driver is Extended. Locks of different
+	// kinds are independent, even if they have the same Key.
+	Kind Kind
+
+	// Limit is the maximum number of holders that the lock may have together with this one, for
+	// ReadWrite and Semaphore. 0 means that this holder has the lock alone, as an Exclusive lock
+	// always is. While such a request waits for a ReadWrite lock, no other holder is added.
+	Limit int
+
+	// Label describes the holder in State: at most 64 letters, digits, "_", ".", ":", "@", "/" and
+	// "-". Drivers that are not Extended ignore it.
+	Label string
+
 	// Lost reports that a lock which the driver has granted, or is about to grant, is lost or
 	// uncertain, for example because its session has ended. A driver calls it when it learns that
 	// outside Extend and Release. Any goroutine may call Lost at any time and repeatedly. Lost does
 	// not block and is never nil.
 	Lost func(error)
+}
+
+// Kind is a kind of lock.
+type Kind string
+
+// The kinds of locks.
+const (
+	Exclusive Kind = ""
+	ReadWrite Kind = "rw"
+	Semaphore Kind = "sem"
+)
+
+// An Extended driver has locks of all kinds, and can inspect and break them. The tokens of its
+// locks are not smaller than the time of the acquisition by the service's clock, in microseconds
+// since 1970.
+type Extended interface {
+	Driver
+
+	// Inspect returns the state of the lock with the Key and Kind of r.
+	Inspect(ctx context.Context, r Request) (State, error)
+
+	// Break releases the lock on behalf of the holder with this token. It returns ErrLost if that
+	// holder no longer has it.
+	Break(ctx context.Context, r Request, token int64) error
+}
+
+// A Together driver can acquire several Exclusive locks by one request.
+type Together interface {
+	// AcquireTogether acquires all locks or none, like Acquire, and returns the grants in the order
+	// of the requests, which differ only in Key and Lost.
+	AcquireTogether(ctx context.Context, requests []Request) ([]Grant, error)
+}
+
+// State describes a lock.
+type State struct {
+	Holders []Holder
+	Waiting int // number of processes that wait for the lock, as far as the service knows
+}
+
+// Holder describes a holder of a lock.
+type Holder struct {
+	Label string // Request.Label
+	Token int64
+	Left  time.Duration // until the lock expires, unless it is extended
+	Alone bool          // Request.Limit was 0
 }
 
 // MaxKey is the maximum length of Request.Key, in bytes.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
+	"github.com/cacheaside/cacheaside/lock/internal/holders"
 )
 
 // memory is a lock service in memory, and its driver, with a flaw.
@@ -51,6 +53,17 @@ const (
 	folds      flaw = "names are not case-sensitive"
 )
 
+// Flaws of locks of other kinds.
+const (
+	starves   flaw = "it adds readers while a writer waits"
+	marks     flaw = "a writer that has left still excludes readers"
+	crowds    flaw = "it ignores Request.Limit"
+	mixes     flaw = "it ignores Request.Kind"
+	anonymous flaw = "Inspect has no label"
+	keeps     flaw = "Break does not break"
+	breaksAny flaw = "Break ignores the token"
+)
+
 // flaws lists, for each test of the suite, the flaws that it detects. The inputs of BadInput are
 // refused before a driver is called.
 var flaws = map[string][]flaw{
@@ -70,7 +83,156 @@ var flaws = map[string][]flaw{
 	"Do":              {shares, stuck},
 	"Names":           {folds},
 	"Close":           {stuck},
+	"ReadWrite":       {starves, crowds, oldTokens},
+	"WriterLeaves":    {marks},
+	"SharedExpires":   {overstates, oldTokens},
+	"SharedExtended":  {lies, refuses},
+	"Semaphore":       {crowds, mixes, oldTokens},
+	"Inspect":         {anonymous, keeps, breaksAny},
+	"AcquireAll":      {shares, stuck},
+	"AcquireAllOrder": {shares},
+	"AcquireAllLost":  {overstates, oldTokens},
+	"Once":            {lies, stuck},
+	"OnceAgain":       {lies},
 	"BadInput":        nil,
+}
+
+// kinds are the tests of a driver.Extended.
+var kinds = []string{"ReadWrite", "WriterLeaves", "SharedExpires", "SharedExtended", "Semaphore", "Inspect", "Once",
+	"OnceAgain"}
+
+// extended is a service in memory with locks of all kinds, and its driver, with a flaw.
+type extended struct {
+	flaw  flaw
+	mu    sync.Mutex
+	token int64
+	locks map[string]holders.State
+}
+
+func (e *extended) now() int64 { return time.Now().UnixMicro() }
+
+func (e *extended) update(r driver.Request, f func(s holders.State) holders.State) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := string(r.Kind) + " " + r.Key
+	if e.flaw == mixes {
+		key = r.Key
+	}
+	e.locks[key] = f(e.locks[key].Live(e.now()))
+}
+
+func (e *extended) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	k := &entry{e, r, holders.NewID(r.Label)}
+	asked := r
+	if e.flaw == crowds {
+		asked.Limit = 1000
+	}
+	asked.Wait = r.Wait && e.flaw != starves
+	for {
+		var g driver.Grant
+		e.update(r, func(s holders.State) holders.State {
+			now := e.now()
+			token := max(e.token+1, now)
+			next, _, _ := s.Take(k.id, asked, now, token)
+			if next.Find(k.id) == nil {
+				return next
+			}
+			if e.flaw != oldTokens || e.token == 0 {
+				e.token = token
+			}
+			g = driver.Grant{Lock: k, Token: e.token, Sent: time.Now(), TTL: r.TTL}
+			if e.flaw == overstates {
+				g.TTL *= 2
+			}
+			next.Find(k.id).Token = e.token
+			return next
+		})
+		switch {
+		case g.Lock != nil:
+			return g, nil
+		case !r.Wait:
+			return g, driver.ErrHeld
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			if e.flaw != marks {
+				k.Release(ctx)
+			}
+			return g, context.Cause(ctx)
+		}
+	}
+}
+
+func (e *extended) Close() error { return nil }
+
+func (e *extended) Inspect(_ context.Context, r driver.Request) (d driver.State, err error) {
+	e.update(r, func(s holders.State) holders.State {
+		d = s.Inspect(e.now())
+		return s
+	})
+	for i := range d.Holders {
+		if e.flaw == anonymous {
+			d.Holders[i].Label = ""
+		}
+	}
+	return d, nil
+}
+
+func (e *extended) Break(_ context.Context, r driver.Request, token int64) error {
+	err := driver.ErrLost
+	e.update(r, func(s holders.State) holders.State {
+		if e.flaw == breaksAny && len(s) > 0 {
+			token = s[0].Token
+		}
+		next, broken := s.Break(token, e.now())
+		if broken {
+			err = nil
+		}
+		if e.flaw == keeps {
+			return s
+		}
+		return next
+	})
+	return err
+}
+
+// entry is a lock that the request with this id has acquired.
+type entry struct {
+	*extended
+	request driver.Request
+	id      string
+}
+
+func (k *entry) Extend(_ context.Context, ttl time.Duration) error {
+	err := driver.ErrLost
+	k.update(k.request, func(s holders.State) holders.State {
+		if h := s.Find(k.id); h != nil {
+			if err = nil; k.flaw != lies {
+				h.Until = k.now() + ttl.Microseconds()
+			}
+		}
+		return s
+	})
+	if k.flaw == refuses {
+		err = errors.New("refused")
+	}
+	return err
+}
+
+func (k *entry) Release(context.Context) error {
+	err := driver.ErrLost
+	k.update(k.request, func(s holders.State) holders.State {
+		others, held := s.Without(k.id)
+		if held {
+			err = nil
+		}
+		if k.flaw == stuck {
+			return s
+		}
+		return others
+	})
+	return err
 }
 
 func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -186,12 +348,15 @@ func (r *recorder) Fatalf(string, ...any) { r.fail(); runtime.Goexit() }
 func (r *recorder) Logf(string, ...any)   {}
 
 // fails reports whether a test of the suite fails for a driver with this flaw.
-func fails(t *testing.T, test func(*suite), f flaw) bool {
+func fails(t *testing.T, test func(*suite), f flaw, ofKinds bool) bool {
 	failed := false
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
-		m := &memory{flaw: f, token: 1, held: make(map[string]*holder)}
-		b := Backend{New: func(testing.TB, *lock.Options) driver.Driver { return m }}
+		var d driver.Driver = &memory{flaw: f, token: 1, held: make(map[string]*holder)}
+		if ofKinds {
+			d = &extended{flaw: f, locks: make(map[string]holders.State)}
+		}
+		b := Backend{New: func(testing.TB, *lock.Options) driver.Driver { return d }}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -210,15 +375,17 @@ func fails(t *testing.T, test func(*suite), f flaw) bool {
 func TestFlaws(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if fails(t, test.run, none) {
-				t.Error("fails for a correct driver")
+			for _, ofKinds := range []bool{false, true} {
+				if fails(t, test.run, none, ofKinds) {
+					t.Errorf("fails for a correct driver (extended: %v)", ofKinds)
+				}
 			}
 			found, listed := flaws[test.name]
 			if !listed {
 				t.Error("no flaw is listed for this test")
 			}
 			for _, f := range found {
-				if !fails(t, test.run, f) {
+				if !fails(t, test.run, f, slices.Contains(kinds, test.name)) {
 					t.Errorf("the test does not detect this flaw: the driver %s", f)
 				}
 			}

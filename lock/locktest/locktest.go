@@ -67,6 +67,17 @@ var tests = []struct {
 	{"OwnersJoin", ownersJoin},
 	{"Do", do},
 	{"Names", names},
+	{"ReadWrite", readersAndWriters},
+	{"WriterLeaves", writerLeaves},
+	{"SharedExpires", brief(sharedExpires)},
+	{"SharedExtended", brief(sharedExtended)},
+	{"Semaphore", permits},
+	{"Inspect", brief(inspected)},
+	{"AcquireAll", allOrNone},
+	{"AcquireAllOrder", noDeadlock},
+	{"AcquireAllLost", brief(allLost)},
+	{"Once", brief(once)},
+	{"OnceAgain", brief(onceAgain)},
 	{"Close", closing},
 	{"BadInput", badInput},
 }
@@ -134,6 +145,7 @@ func brief(test func(*suite)) func(*suite) {
 			}
 			s.Logf("trying again: with a lifetime of %v, %s", s.life, s.slow)
 			s.life *= 2
+			s.name += "'" // the failed attempt may have left locks
 		}
 	}
 }

@@ -51,19 +51,16 @@ func (t table) Insert(ctx context.Context, c *sql.Conn, key string) error {
 	return err
 }
 
-func (t table) Take(ctx context.Context, c *sql.Conn, key string, r rowlock.Take) (token int64, err error) {
-	o, err := exec(ctx, c, takeSQL(t.name, key, r))
-	return o.token, err
+func (t table) Take(ctx context.Context, c *sql.Conn, key string, r rowlock.Take) (taken bool, err error) {
+	return exec(ctx, c, takeSQL(t.name, key, r))
 }
 
 func (t table) Extend(ctx context.Context, c *sql.Conn, key, id string, ttl time.Duration) (held bool, err error) {
-	o, err := exec(ctx, c, extendSQL(t.name, key, id, ttl))
-	return o.ok, err
+	return exec(ctx, c, extendSQL(t.name, key, id, ttl))
 }
 
 func (t table) Release(ctx context.Context, c *sql.Conn, key, id string) (held bool, err error) {
-	o, err := exec(ctx, c, releaseSQL(t.name, key, id))
-	return o.ok, err
+	return exec(ctx, c, releaseSQL(t.name, key, id))
 }
 
 func (t table) CleanUp(ctx context.Context, c *sql.Conn, key string, requests []rowlock.Request) error {
@@ -71,26 +68,18 @@ func (t table) CleanUp(ctx context.Context, c *sql.Conn, key string, requests []
 	return err
 }
 
-// outcome is the outcome of a statement. It is zero if no row has matched.
-type outcome struct {
-	ok    bool
-	token int64
-}
-
-// exec executes a statement of this package. It commits if the session does not use autocommit.
-func exec(ctx context.Context, c *sql.Conn, statement string) (o outcome, err error) {
+// exec executes a statement of this package, and returns its outcome: false if no row has matched.
+// It commits if the session does not use autocommit.
+func exec(ctx context.Context, c *sql.Conn, statement string) (ok bool, err error) {
 	result, err := c.ExecContext(ctx, statement)
 	if err != nil {
-		return o, err
+		return false, err
 	}
 	id, err := result.LastInsertId()
 	if err == nil && id&1 == 0 { // even if no row matched: the statement may have locked one
 		_, err = c.ExecContext(ctx, "COMMIT")
 	}
-	if err != nil {
-		return o, err
-	}
-	return outcome{ok: id&2 != 0, token: id >> 2}, nil
+	return err == nil && id&2 != 0, err
 }
 
 const (

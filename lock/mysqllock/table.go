@@ -22,16 +22,15 @@ import (
 // Statements contain their values as digits. Each is therefore one round trip, with or without
 // interpolateParams, and no character set or SQL mode affects it.
 var (
-	now       = sqldb.ServerTime()
-	micros    = sqldb.ServerMicros()
-	free      = "'1970-01-01 00:00:00'"
-	nextToken = "GREATEST(token + 1, " + micros + ")"
+	now    = sqldb.ServerTime()
+	micros = sqldb.ServerMicros()
+	free   = "'1970-01-01 00:00:00'"
 )
 
 func schema(table string) string {
 	return "CREATE TABLE IF NOT EXISTS " + table + ` (
 	name VARBINARY(1088) NOT NULL,
-	owner VARBINARY(32) NOT NULL,
+	owner MEDIUMBLOB NOT NULL,
 	token BIGINT NOT NULL,
 	expires_at DATETIME(6) NOT NULL,
 	PRIMARY KEY (name)
@@ -74,8 +73,8 @@ func takeSQL(table, key string, t rowlock.Take) string {
 	sameToken := fmt.Sprintf(" AND token = %d", t.Seen)
 	inTime := fmt.Sprintf(" AND %s <= %d", micros, t.Bound)
 	return fmt.Sprintf("%s %s SET %s, owner = x'%x', expires_at = %s WHERE name = x'%x'%s%s%s",
-		sqldb.WithServerTime("UPDATE"), table, setToken(nextToken,
-			"1"), t.ID, after(t.TTL), key, notHeld, sameToken, inTime)
+		sqldb.WithServerTime("UPDATE"), table, setToken(fmt.Sprint(t.Token), "1"), t.ID, after(t.TTL), key, notHeld,
+		sameToken, inTime)
 }
 
 func extendSQL(table, key, id string, ttl time.Duration) string {

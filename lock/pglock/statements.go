@@ -32,16 +32,8 @@ func (t table) Insert(ctx context.Context, c *sql.Conn, key string) error {
 	return err
 }
 
-// Take chooses the token itself, because a statement that returns one would be prepared. The
-// statement requires that the token in the row is still r.Seen, so no other token was granted since
-// r.Clock was read.
-func (t table) Take(ctx context.Context, c *sql.Conn, key string, r rowlock.Take) (token int64, err error) {
-	token = max(r.Seen+1, r.Clock)
-	taken, err := exec(ctx, c, takeSQL(t.name, key, r, token))
-	if err != nil || !taken {
-		return 0, err
-	}
-	return token, nil
+func (t table) Take(ctx context.Context, c *sql.Conn, key string, r rowlock.Take) (taken bool, err error) {
+	return exec(ctx, c, takeSQL(t.name, key, r))
 }
 
 func (t table) Extend(ctx context.Context, c *sql.Conn, key, id string, ttl time.Duration) (held bool, err error) {

@@ -65,7 +65,7 @@ func update(table, key, set string, conditions ...string) string {
 		table, set, table, name(key), strings.Join(conditions, " AND "))
 }
 
-func takeSQL(table, key string, t rowlock.Take, token int64) string {
+func takeSQL(table, key string, t rowlock.Take) string {
 	conditions := []string{
 		fmt.Sprintf("token = %d", t.Seen),
 		fmt.Sprintf("%s <= %d", micros, t.Bound),
@@ -73,7 +73,7 @@ func takeSQL(table, key string, t rowlock.Take, token int64) string {
 	if !t.Mine {
 		conditions = append(conditions, "expires_at <= "+now)
 	}
-	return update(table, key, fmt.Sprintf("token = %d, owner = '%s', expires_at = %s", token, t.ID, after(t.TTL)),
+	return update(table, key, fmt.Sprintf("token = %d, owner = '%s', expires_at = %s", t.Token, t.ID, after(t.TTL)),
 		conditions...)
 }
 

@@ -3,8 +3,8 @@
 package rowlock
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	mrand "math/rand/v2"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock/driver"
+	"github.com/cacheaside/cacheaside/lock/internal/holders"
 )
 
 // New returns a driver of the locks in a table. poll is the maximum time between two reads of a
@@ -36,7 +37,10 @@ type rows struct {
 }
 
 func (r *rows) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	a := &acquisition{rows: r, key: req.Key, ttl: req.TTL, timeout: req.Timeout}
+	var a attempt = &acquisition{rows: r, key: req.Key, ttl: req.TTL, timeout: req.Timeout, label: req.Label}
+	if req.Kind != driver.Exclusive {
+		a = &sharedLock{rows: r, request: req, key: rowOf(req), id: holders.NewID(req.Label)}
+	}
 	g, err := r.acquire(ctx, a, req.Wait)
 	if err != nil {
 		a.cleanUp()
@@ -44,15 +48,26 @@ func (r *rows) Acquire(ctx context.Context, req driver.Request) (driver.Grant, e
 	return g, r.table.Explain(err)
 }
 
+// attempt is the state of one Acquire.
+type attempt interface {
+	// requestOnce requests the lock. If other holders prevent that, it returns the remaining time
+	// until one of them expires. If it returns neither a lock nor a positive time, the caller must
+	// try again.
+	requestOnce(ctx context.Context) (g driver.Grant, remaining time.Duration, err error)
+
+	// cleanUp undoes, in the background, what an Acquire that has failed may have left behind.
+	cleanUp()
+}
+
 const (
 	firstDelay = 2 * time.Millisecond
 	maxRaces   = 3 // maximum number of tries, without waiting, for a lock that was free but was not acquired
 )
 
-func (r *rows) acquire(ctx context.Context, a *acquisition, wait bool) (driver.Grant, error) {
+func (r *rows) acquire(ctx context.Context, a attempt, wait bool) (driver.Grant, error) {
 	delay, races, wasHeld := min(firstDelay, r.poll), 0, false
 	for ; ; wasHeld = true {
-		g, remaining, err := a.request(ctx)
+		g, remaining, err := r.request(ctx, a)
 		switch {
 		case err != nil && wasHeld && ctx.Err() != nil:
 			return g, context.Cause(ctx)
@@ -87,6 +102,7 @@ func jitter(d time.Duration) time.Duration { return d/2 + mrand.N(d/2+1) }
 type acquisition struct {
 	rows       *rows
 	key        string
+	label      string
 	ttl        time.Duration
 	timeout    time.Duration
 	unresolved []Request // requests whose outcome is unknown
@@ -96,15 +112,14 @@ type acquisition struct {
 // conflict.
 const maxTries = 3
 
-// request requests the lock. If another holder has it, request returns the remaining time until
-// it expires. If neither a lock nor a positive time is returned, the caller must try again.
-func (a *acquisition) request(ctx context.Context) (g driver.Grant, remaining time.Duration, err error) {
+// request is requestOnce, and repeats it after an error that may pass.
+func (r *rows) request(ctx context.Context, a attempt) (g driver.Grant, remaining time.Duration, err error) {
 	for i := range maxTries {
 		if i > 0 && retry.Sleep(ctx, jitter(firstDelay)) != nil {
 			break
 		}
 		g, remaining, err = a.requestOnce(ctx)
-		if err == nil || ctx.Err() != nil || !a.rows.table.Retryable(err) ||
+		if err == nil || ctx.Err() != nil || !r.table.Retryable(err) ||
 			errors.Is(err, context.DeadlineExceeded) && i > 0 {
 			break
 		}
@@ -118,7 +133,7 @@ func (a *acquisition) requestOnce(ctx context.Context) (g driver.Grant, remainin
 		return g, 0, err
 	}
 	defer s.close()
-	row, err := a.read(ctx, s)
+	row, err := a.rows.read(ctx, s, a.key)
 	if err != nil {
 		return g, 0, err
 	}
@@ -134,26 +149,26 @@ func (a *acquisition) requestOnce(ctx context.Context) (g driver.Grant, remainin
 }
 
 // read reads the row, and inserts it first if it is missing.
-func (a *acquisition) read(ctx context.Context, s *session) (r Row, err error) {
+func (r *rows) read(ctx context.Context, s *session, key string) (row Row, err error) {
 	read := func(ctx context.Context, c *sql.Conn) (err error) {
 		sent := time.Now()
-		r, err = a.rows.table.Read(ctx, c, a.key)
-		r.readAt = sent
+		row, err = r.table.Read(ctx, c, key)
+		row.readAt = sent
 		return err
 	}
-	if err = s.do(ctx, read); err != nil || r.Exists {
-		return r, err
+	if err = s.do(ctx, read); err != nil || row.Exists {
+		return row, err
 	}
-	err = s.do(ctx, func(ctx context.Context, c *sql.Conn) error { return a.rows.table.Insert(ctx, c, a.key) })
+	err = s.do(ctx, func(ctx context.Context, c *sql.Conn) error { return r.table.Insert(ctx, c, key) })
 	if err != nil {
-		return r, err
+		return row, err
 	}
 	err = s.do(ctx, read)
-	if err == nil && !r.Exists {
+	if err == nil && !row.Exists {
 		err = errors.New("the inserted row is missing: row-level security hides it, or the table has another " +
 			"definition (see Schema)")
 	}
-	return r, err
+	return row, err
 }
 
 func (a *acquisition) mine(r Row) bool {
@@ -164,27 +179,28 @@ func (a *acquisition) mine(r Row) bool {
 // it is too late, it returns neither a lock nor an error.
 func (a *acquisition) take(ctx context.Context, s *session, r Row, mine bool) (g driver.Grant, err error) {
 	sent := time.Now()
-	t := Take{
-		Request: Request{ID: rand.Text(), Seen: r.Token},
-		Mine:    mine,
-		Clock:   r.Clock,
-		Bound:   r.Clock + (sent.Sub(r.readAt) + a.timeout).Microseconds(),
-		TTL:     a.ttl,
-	}
-	var token int64
+	t := r.next(holders.NewID(a.label), sent, a.timeout)
+	t.Mine, t.TTL = mine, a.ttl
+	var taken bool
 	err = s.do(ctx, func(ctx context.Context, c *sql.Conn) (err error) {
-		token, err = a.rows.table.Take(ctx, c, a.key, t)
+		taken, err = a.rows.table.Take(ctx, c, a.key, t)
 		return err
 	})
 	if err != nil { // even an error of the server may follow a commit
 		a.unresolved = append(a.unresolved, t.Request)
 		return g, err
 	}
-	if token > 0 { // the token has changed, so earlier requests can no longer be carried out
+	if taken { // the token has changed, so earlier requests can no longer be carried out
 		k := &rowLock{rows: a.rows, key: a.key, id: t.ID, timeout: a.timeout}
-		g = driver.Grant{Lock: k, Token: token, Sent: sent, TTL: a.ttl}
+		g = driver.Grant{Lock: k, Token: t.Token, Sent: sent, TTL: a.ttl}
 	}
 	return g, nil
+}
+
+// next returns a Take for the row that was read, with the next token.
+func (r Row) next(id string, sent time.Time, timeout time.Duration) Take {
+	return Take{Request: Request{ID: id, Seen: r.Token}, Token: max(r.Token+1, r.Clock),
+		Bound: r.Clock + (sent.Sub(r.readAt) + timeout).Microseconds()}
 }
 
 // cleanUp cleans up, in the background, after requests whose outcome is unknown. One reply is
@@ -194,16 +210,19 @@ func (a *acquisition) cleanUp() {
 	if len(a.unresolved) == 0 {
 		return
 	}
-	undo := func(ctx context.Context, c *sql.Conn) error {
-		return a.rows.table.CleanUp(ctx, c, a.key, a.unresolved)
-	}
-	a.rows.cleanups.Go(func() {
+	a.rows.retry(a.ttl+a.timeout, func() error {
+		return a.rows.do(context.Background(), a.timeout, func(ctx context.Context, c *sql.Conn) error {
+			return a.rows.table.CleanUp(ctx, c, a.key, a.unresolved)
+		})
+	})
+}
+
+// retry calls undo in the background until it succeeds or life has passed.
+func (r *rows) retry(life time.Duration, undo func() error) {
+	r.cleanups.Go(func() {
 		delay := 5 * time.Millisecond
-		for end := time.Now().Add(a.ttl + a.timeout); time.Now().Before(end); delay = min(2*delay, time.Second) {
-			if a.rows.do(context.Background(), a.timeout, undo) == nil {
-				return
-			}
-			if retry.Sleep(a.rows.ctx, jitter(delay)) != nil {
+		for end := time.Now().Add(life); time.Now().Before(end); delay = min(2*delay, time.Second) {
+			if undo() == nil || retry.Sleep(r.ctx, jitter(delay)) != nil {
 				return
 			}
 		}
@@ -254,8 +273,5 @@ func (r *rowLock) change(ctx context.Context, f func(context.Context, *sql.Conn)
 		held, err = f(ctx, c)
 		return err
 	})
-	if err == nil && !held {
-		err = driver.ErrLost
-	}
-	return r.rows.table.Explain(err)
+	return r.rows.table.Explain(cmp.Or(err, lostUnless(held)))
 }

@@ -12,6 +12,10 @@ import (
 // last token; and expires_at, when the lock expires by the server's clock. A release sets
 // expires_at to 1970 and keeps owner, so a holder that repeats the release recognizes its own.
 //
+// In the row of a read-write lock or a semaphore, owner contains all holders, as holders.State, and
+// each change of it takes the next token. Its name begins with the kind in braces, which no other
+// name begins with, because the prefix of a Locker has no braces.
+//
 // Each statement is committed when its method returns. A statement reads the clock when it compares
 // or changes a row. If it had to wait for the row or the table, it uses the time after the wait. No
 // setting of the session affects that clock.
@@ -24,9 +28,8 @@ type Table interface {
 
 	// Take acquires a lock that is free or t.Mine, if its token is still t.Seen and the clock has
 	// not passed t.Bound. So a delayed request is not carried out after its caller has stopped
-	// waiting. It returns the new token, or 0 if it has not acquired the lock. The new token is
-	// greater than t.Seen, and at least t.Clock.
-	Take(ctx context.Context, c *sql.Conn, key string, t Take) (token int64, err error)
+	// waiting. It sets the token to t.Token, and the owner to t.ID.
+	Take(ctx context.Context, c *sql.Conn, key string, t Take) (taken bool, err error)
 
 	// Extend sets the expiry to ttl from now on if the request with this id has the lock.
 	Extend(ctx context.Context, c *sql.Conn, key, id string, ttl time.Duration) (held bool, err error)
@@ -67,7 +70,7 @@ type Request struct {
 type Take struct {
 	Request
 	Mine  bool  // an earlier request of the same Acquire may have the lock
-	Clock int64 // server time when the row was read, in microseconds
+	Token int64 // the next token: greater than Seen, and at least the server time of the read
 	Bound int64 // the request is late after this server time, in microseconds
 	TTL   time.Duration
 }

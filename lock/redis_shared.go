@@ -127,7 +127,9 @@ return {1, 0, now}`),
 var (
 	// The replies contain the time of the server, and the value of the lock.
 	inspectScript       = conn.NewScript(read + `return {now, value}`)
-	inspectSharedScript = conn.NewScript(readShared + `return {now, redis.call('HGETALL', KEYS[1])}`)
+	inspectSharedScript = conn.NewScript(`
+local t = redis.call('TIME')
+return {t[1] * 1000000 + t[2], redis.call('HGETALL', KEYS[1])}`)
 
 	// ARGV: token. The scripts return 1 if they have released the lock, otherwise 0.
 	breakScript = conn.NewScript(read + `

@@ -16,7 +16,7 @@ func commands() []command {
 		filterInfoCommand, filterCheckCommand, filterRebuildCommand,
 		outboxLsCommand, outboxRetryCommand,
 		binlogStatusCommand, slotStatusCommand,
-		lockLsCommand, lockBreakCommand,
+		lockLsCommand, lockShowCommand, lockBreakCommand,
 		schemaPostgresCommand, schemaMySQLCommand, schemaSQLiteCommand,
 	}
 }

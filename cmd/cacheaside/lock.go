@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -22,8 +21,10 @@ var lockLsCommand = command{
 	short: "list the locks of package lock in Redis",
 	long: `Lists the locks of NewRedis that are held, not those of Redlock: a hash of the name as
 errors show it (the name with --show-names), the time until the lock expires, its fencing
-token, and the id of the request that acquired it. It scans all keys of the server, which
-takes a while if there are many: see --timeout. It changes nothing.`,
+token, and its holder. It scans all keys of the server, which
+takes a while if there are many: see --timeout. The holder is its label (lock.Options.Label),
+or the id of its request. For read-write locks and semaphores see "lock show". It changes
+nothing.`,
 	example: "lock ls --lock-prefix lock:",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		l := &locking{tool: t}
@@ -35,29 +36,14 @@ takes a while if there are many: see --timeout. It changes nothing.`,
 	},
 }
 
-var lockBreakCommand = command{
-	name: "lock break", args: "NAME",
-	short: "take a lock from its holder",
-	long: `Takes a lock from its holder, for example one that hangs and cannot be stopped. It asks
-first. The holder does not learn of it before its next extension fails, at most a third of
-the lock's TTL later; until then another process may hold the lock too. Fencing tokens keep
-growing, so a check of them (lock.Guard, lock.SetFenced) refuses the old holder as soon as
-the new one has passed it. Exit code 3: the lock is free.`,
-	example: "lock break nightly-report",
-	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
-		l := &locking{tool: t}
-		l.register(flags)
-		t.askable(flags)
-		return l.breaks
-	},
-}
-
 // locking is one run of the commands.
 type locking struct {
 	*tool
 	lockPrefix string
 	names, all bool
 	limit      int
+	kind       string
+	token      int64
 }
 
 func (l *locking) register(flags *flag.FlagSet) {
@@ -220,6 +206,9 @@ func (f foundLocks) rows(row func(cells ...any)) {
 		case !one.Held:
 			row(name, "now", one.Token, "", "")
 		default:
+			if _, label, ok := strings.Cut(one.Holder, "="); ok {
+				one.Holder = label
+			}
 			note := ""
 			if one.Waited {
 				note = "others wait for it"
@@ -230,75 +219,4 @@ func (f foundLocks) rows(row func(cells ...any)) {
 	if f.More {
 		row("… and more: see --limit", "", "", "", "")
 	}
-}
-
-func (l *locking) breaks(ctx context.Context, args []string) error {
-	switch err := l.checkFlags("lock break"); {
-	case err != nil:
-		return err
-	case len(args) != 1:
-		return usagef("lock break: one NAME, not %d arguments", len(args))
-	case args[0] == "" || len(args[0]) > 1024:
-		return usagef("lock break: NAME: 1 to 1024 bytes")
-	}
-	return l.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
-		f, err := l.lookAt(ctx, rdb, args[0])
-		switch {
-		case err != nil:
-			return err
-		case f.Flaw != "":
-			return fmt.Errorf("nothing was changed: %s", f.Flaw)
-		case !f.Held:
-			l.complain(fmt.Errorf("the lock %s is free", f.Hash))
-			return errAbsent
-		}
-		about := fmt.Sprintf(`The lock %s is held by %s, with the token %d, and lives for %s more unless it is extended.
-Its holder will lose it, and will notice only when its next extension fails; until then it continues as if it held the
-lock. Another process can acquire the lock immediately, with a greater token.`,
-			f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
-		if err := l.ask(ctx, about); err != nil {
-			return err
-		}
-		return l.take(ctx, rdb, f)
-	})
-}
-
-func (l *locking) lookAt(ctx context.Context, rdb redis.UniversalClient, name string) (f found, err error) {
-	ctx, cancel := l.limited(ctx)
-	defer cancel()
-	key := redislock.Key(l.lockPrefix, name)
-	node, err := home(ctx, rdb, key)
-	if err != nil {
-		return f, err
-	}
-	pipe := node.Pipeline()
-	now, value := pipe.Time(ctx), pipe.GetRange(ctx, key, 0, longestLock)
-	_, err = pipe.Exec(ctx)
-	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return f, err
-	}
-	f, _ = l.found(name, value, now.Val())
-	return f, nil
-}
-
-// take breaks the lock that was shown, and no other lock that has replaced it.
-func (l *locking) take(ctx context.Context, rdb redis.UniversalClient, f found) error {
-	ctx, cancel := l.limited(ctx)
-	defer cancel()
-	done, err := rdb.Eval(ctx, redislock.Break.Source, []string{redislock.Key(l.lockPrefix, string(f.name))}, f.Holder,
-		fmt.Sprint(f.Token)).Int()
-	if err != nil {
-		return err
-	}
-	if done == 0 {
-		return errors.New("nothing was changed: the lock was released, or another holder has acquired it")
-	}
-	result := struct {
-		Hash   string `json:"hash"`
-		Token  int64  `json:"token"`
-		Holder string `json:"holder"`
-	}{f.Hash, f.Token, f.Holder}
-	return l.show(result, func(row func(...any)) {
-		row(fmt.Sprintf("the lock %s is free; its last token is %d", f.Hash, f.Token))
-	})
 }

@@ -183,3 +183,46 @@ func (c *changing) Read(b []byte) (int, error) {
 	}
 	return c.typedTerminal.Read(b)
 }
+
+// TestLockShow: the label, the token and the waiting callers of each kind of lock are shown, and
+// one of several holders is broken.
+func TestLockShow(t *testing.T) {
+	w, rdb := onServer(t)
+	l, err := lock.NewRedis(rdb, &lock.Options{Label: "worker-3"})
+	w.check(err)
+	t.Cleanup(func() { l.Close() })
+	lease := acquire(t, l, "report")
+	shown := parsed[shownLock](w, exitOK, "lock", "show", "report")
+	if len(shown.Holders) != 1 || shown.Waiting != 0 || shown.Holders[0].Label != "worker-3" ||
+		shown.Holders[0].Token != lease.Token() || time.Since(shown.Holders[0].Since).Abs() > time.Hour {
+		t.Errorf("%+v", shown)
+	}
+	w.says(w.ok("lock", "show", "report"), "worker-3", "0 wait")
+	w.says(w.ok("lock", "ls"), "worker-3")
+	w.fails(exitAbsent, "is free", "lock", "show", "--kind", "rw", "report")
+	w.fails(exitUsage, "--kind", "lock", "show", "--kind", "none", "report")
+	rw, err := lock.NewReadWrite(l)
+	w.check(err)
+	writer, err := rw.AcquireWrite(t.Context(), "report", nil)
+	w.check(err)
+	w.says(w.ok("lock", "show", "--kind", "rw", "report"), "writes", fmt.Sprint(writer.Token()))
+	sem, err := lock.NewSemaphore(l, 2)
+	w.check(err)
+	var permits []*lock.Lease
+	for range 2 {
+		permit, err := sem.Acquire(t.Context(), "report", nil)
+		w.check(err)
+		permits = append(permits, permit)
+	}
+	w.fails(exitUsage, "--token", "lock", "break", "--yes", "--kind", "sem", "report")
+	w.fails(exitFailed, "no holder", "lock", "break", "--yes", "--kind", "sem", "--token", "5", "report")
+	token := fmt.Sprint(permits[1].Token())
+	w.ok("lock", "break", "--yes", "--kind", "sem", "--token", token, "report")
+	left := parsed[shownLock](w, exitOK, "lock", "show", "--kind", "sem", "report").Holders
+	if len(left) != 1 || left[0].Token != permits[0].Token() {
+		t.Errorf("%+v", left)
+	}
+	if err := permits[1].Extend(t.Context()); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the broken holder: %v", err)
+	}
+}

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 // tagEscape escapes "}" in names, because it would end the hash tag.
@@ -96,12 +94,3 @@ if value then
   end
 end
 `
-
-// Break releases a lock on behalf of its holder, if holder and token are still those given. Like a
-// release it keeps the token, so the next one is greater, and notifies waiting processes. ARGV:
-// holder, token. The script returns 1 if it has released the lock, otherwise 0.
-var Break = conn.NewScript(Read + `
-if holder ~= ARGV[1] or last ~= ARGV[2] or till * 1000 <= now then return 0 end
-redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))
-if waited == '1' then redis.call('PUBLISH', KEYS[1], '') end
-return 1`)

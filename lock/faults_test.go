@@ -24,13 +24,21 @@ func init() {
 // TestRedisHistory suspends processes, hangs Redis, resets connections, and stops, kills and
 // restarts the server. Redis writes each command to disk before it replies, so that locks survive a
 // restart.
-func TestRedisHistory(t *testing.T) {
+func TestRedisHistory(t *testing.T) { redisHistory(t, locktest.Exclusive) }
+
+// TestRedisReadWriteHistory and TestRedisSemaphoreHistory are the same for other kinds of locks.
+func TestRedisReadWriteHistory(t *testing.T) { redisHistory(t, locktest.ReadWrite) }
+
+func TestRedisSemaphoreHistory(t *testing.T) { redisHistory(t, locktest.Semaphore) }
+
+func redisHistory(t *testing.T, kind locktest.Kind) {
 	server := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	seeds, length := locktest.Seeds()
 	for _, seed := range seeds {
 		var proxies []*testenv.Proxy
 		var disturbances int
 		locktest.Faults{
+			Kind:    kind,
 			Stopped: []string{"LOCK_REDIS=" + server.Addr},
 			Locker: func(t testing.TB, o *lock.Options) *lock.Locker {
 				p := testenv.NewProxy(t, server.Addr)

@@ -18,3 +18,9 @@ func TestHistory(t *testing.T) {
 		rowtest.History(t, world(t, m))
 	})
 }
+
+func TestHistoryOfKinds(t *testing.T) {
+	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
+		rowtest.HistoryOfKinds(t, world(t, table(t, e)))
+	})
+}

@@ -19,3 +19,4 @@ func TestKilledConnection(t *testing.T)       { runParallel(t, rowtest.KilledCon
 func TestHolderKilled(t *testing.T)           { runParallel(t, rowtest.HolderKilled) }
 func TestHolderStopped(t *testing.T)          { runParallel(t, rowtest.HolderStopped) }
 func TestHistory(t *testing.T)                { run(t, rowtest.History) }
+func TestHistoryOfKinds(t *testing.T)         { run(t, rowtest.HistoryOfKinds) }

@@ -1,6 +1,7 @@
 package locktest
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"testing"
@@ -9,16 +10,55 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// holding is the state of one lock in the model: its holder and the last token.
+// holding is the state of one lock in the model: its holders, sorted, and the last token.
 type holding struct {
-	lease uint64 // 0: the lock is free
-	token int64
+	holders [maxHolders]uint64 // leases; 0: none
+	shared  bool               // the holders share the lock
+	token   int64
 }
 
-// model describes a correct lock service: a lock has one holder at a time, until the holder
-// releases it or is notified that it is lost, and each holder has a greater token than all
-// before.
-var model = porcupine.Model{
+// maxHolders is more than the number of workers.
+const maxHolders = 12
+
+// replaced returns the holders with to instead of from. 0 is a free place.
+func (h holding) replaced(from, to uint64) (holders [maxHolders]uint64, ok bool) {
+	holders = h.holders
+	i := slices.Index(holders[:], from)
+	if i < 0 {
+		return holders, false
+	}
+	holders[i] = to
+	slices.Sort(holders[:])
+	return holders, true
+}
+
+func (h holding) count() int {
+	return len(slices.DeleteFunc(slices.Clone(h.holders[:]), func(lease uint64) bool { return lease == 0 }))
+}
+
+// step describes a correct lock service. A lock has one holder at a time, or several that share it:
+// at most permits in a Semaphore. A holder has it until it releases it or is notified that it is
+// lost, and each holder has a greater token than all before.
+func (k Kind) step(state, input, _ any) (bool, any) {
+	h, e := state.(holding), input.(Event)
+	if e.Op != "acquire" {
+		holders, ok := h.replaced(e.Lease, 0)
+		return ok, holding{holders, h.shared, h.token}
+	}
+	n := h.count()
+	free := n == 0 || h.shared && e.Shared && (k != Semaphore || n < permits)
+	holders, ok := h.replaced(0, e.Lease)
+	return free && ok && e.Token > h.token, holding{holders, e.Shared, e.Token}
+}
+
+func (k Kind) model() porcupine.Model {
+	m := byName
+	m.Step = k.step
+	return m
+}
+
+// byName checks each lock by itself.
+var byName = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		parts := make(map[string][]porcupine.Operation)
 		for _, o := range history {
@@ -32,20 +72,13 @@ var model = porcupine.Model{
 		return all
 	},
 	Init: func() any { return holding{} },
-	Step: func(state, input, _ any) (bool, any) {
-		h, e := state.(holding), input.(Event)
-		if e.Op == "acquire" {
-			return h.lease == 0 && e.Token > h.token, holding{e.Lease, e.Token}
-		}
-		return h.lease == e.Lease, holding{0, h.token}
-	},
 }
 
 // check asserts that the model allows the events. The loss of a lock is a separate operation, which
 // takes place after its holder was notified, or should have been. At full size, check also asserts
 // that contexts ended before another process could acquire the lock. Otherwise the timers that end
 // them may be late, and check only logs by how much.
-func check(t *testing.T, events []Event, late time.Duration) {
+func check(t *testing.T, kind Kind, events []Event, late time.Duration) {
 	count := make(map[string]int)
 	least := time.Duration(math.MaxInt64)
 	var history []porcupine.Operation
@@ -67,9 +100,9 @@ func check(t *testing.T, events []Event, late time.Duration) {
 	if Full() && least <= 0 { // otherwise timers may be late
 		t.Errorf("a context had not ended, or %v after the lock could pass", -least)
 	}
-	switch porcupine.CheckOperationsTimeout(model, history, time.Minute) {
+	switch porcupine.CheckOperationsTimeout(kind.model(), history, time.Minute) {
 	case porcupine.Illegal:
-		t.Error("a lock had two holders at the same time, or a token did not grow")
+		t.Errorf("%s: a lock had too many holders at the same time, or a token did not grow", cmp.Or(kind, "exclusive"))
 		explain(t, events)
 	case porcupine.Unknown:
 		t.Error("the history could not be checked in a minute")

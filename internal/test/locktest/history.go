@@ -27,11 +27,27 @@ type Faults struct {
 	// and ends it before it returns. Its result, the kind of failure, is logged.
 	Disturb func(ctx context.Context, r *rand.Rand, ttl time.Duration) string
 
+	// Kind is the kind of the locks. Default: exclusive locks.
+	Kind Kind
+
 	// Stopped is the environment, as "NAME=value", of separate processes that run Child. Their
 	// Lockers are made from these variables. The processes are stopped and resumed in turn. nil:
 	// there are none.
 	Stopped []string
 }
+
+// Kind is a kind of lock: Exclusive, ReadWrite or Semaphore.
+type Kind string
+
+// The kinds of locks.
+const (
+	Exclusive Kind = ""
+	ReadWrite Kind = "read-write"
+	Semaphore Kind = "semaphore"
+)
+
+// permits is the number of permits of a Semaphore.
+const permits = 2
 
 // An Event is one operation of a worker. Its times are nanoseconds of the machine's wall clock.
 type Event struct {
@@ -39,6 +55,7 @@ type Event struct {
 	Op     string // "acquire", "release" or "expire"
 	Lease  uint64 // identifies the lease across processes
 	Token  int64
+	Shared bool // it is the lease of a reader, or a permit
 	Call   int64
 	Return int64         // 0: not known to have ended
 	Margin time.Duration // how long before the lock's earliest end the context had ended
@@ -93,7 +110,7 @@ func (f Faults) run(t *testing.T, seed uint64, length time.Duration) bool {
 	for i := range 3 {
 		l := f.Locker(t, &lock.Options{TTL: f.TTL, Timeout: f.TTL / 4})
 		for j := range 2 {
-			all.Go(func() { Work(ctx, l, f.TTL, seed*100+uint64(10*i+j), emit) })
+			all.Go(func() { Work(ctx, l, f.Kind, f.TTL, seed*100+uint64(10*i+j), emit) })
 		}
 	}
 	if f.Stopped != nil {
@@ -112,7 +129,7 @@ func (f Faults) run(t *testing.T, seed uint64, length time.Duration) bool {
 	cancel()
 	all.Wait()
 	t.Logf("seed %d, disturbed: %v", seed, broken)
-	check(t, events, late)
+	check(t, f.Kind, events, late)
 	return enough()
 }
 
@@ -129,7 +146,7 @@ func Seeds() ([]uint64, time.Duration) {
 
 // Work runs one worker, which acquires, holds and releases locks at random until ctx ends. It calls
 // emit for each operation.
-func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, emit func(Event)) {
+func Work(ctx context.Context, l *lock.Locker, kind Kind, ttl time.Duration, seed uint64, emit func(Event)) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	for n := uint64(1); ctx.Err() == nil; n++ {
 		w := work{Event: Event{Name: string('a' + rune(r.IntN(2))), Lease: uint64(os.Getpid())<<40 + seed<<24 + n},
@@ -141,7 +158,8 @@ func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, e
 		}
 		wait, cancel := context.WithTimeout(ctx, UpTo(r, 2*ttl)+time.Millisecond)
 		w.Op, w.Call = "acquire", time.Now().UnixNano()
-		lease, err := acquireIn(wait, ctx, l, w.Name, o)
+		w.Shared = kind == Semaphore || kind == ReadWrite && r.IntN(3) > 0
+		lease, err := acquireIn(wait, ctx, acquirer(l, kind, w.Shared), w.Name, o)
 		cancel()
 		if err != nil {
 			Sleep(ctx, UpTo(r, ttl/10)) // do not repeat requests in a tight loop while the service is down
@@ -153,11 +171,36 @@ func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, e
 	}
 }
 
+type acquire func(ctx context.Context, name string, o *lock.AcquireOptions) (*lock.Lease, error)
+
+// acquirer returns the function that acquires a lock of this kind.
+func acquirer(l *lock.Locker, kind Kind, shared bool) acquire {
+	switch kind {
+	case ReadWrite:
+		rw, err := lock.NewReadWrite(l)
+		if err != nil {
+			panic(err)
+		}
+		if shared {
+			return rw.AcquireRead
+		}
+		return rw.AcquireWrite
+	case Semaphore:
+		s, err := lock.NewSemaphore(l, permits)
+		if err != nil {
+			panic(err)
+		}
+		return s.Acquire
+	default:
+		return l.Acquire
+	}
+}
+
 // acquireIn acquires a lock with a lease bound to ctx. It waits until the context wait ends.
-func acquireIn(wait, ctx context.Context, l *lock.Locker, name string, o *lock.AcquireOptions) (*lock.Lease, error) {
+func acquireIn(wait, ctx context.Context, by acquire, name string, o *lock.AcquireOptions) (*lock.Lease, error) {
 	attempt, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(wait, func() { cancel(context.Cause(wait)) })
-	lease, err := l.Acquire(attempt, name, o)
+	lease, err := by(attempt, name, o)
 	stop()
 	return lease, err
 }

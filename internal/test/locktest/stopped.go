@@ -38,7 +38,7 @@ func Child(locker func(*lock.Options) (*lock.Locker, error)) {
 			cancel()
 		}()
 		out := json.NewEncoder(os.Stdout)
-		Work(ctx, l, ttl, seed, func(e Event) { out.Encode(e) })
+		Work(ctx, l, Kind(os.Getenv("LOCK_KIND")), ttl, seed, func(e Event) { out.Encode(e) })
 		l.Close()
 	})
 }
@@ -47,7 +47,8 @@ func Child(locker func(*lock.Options) (*lock.Locker, error)) {
 func (f Faults) stopped(ctx context.Context, t *testing.T, seed uint64, emit func(Event)) {
 	var all sync.WaitGroup
 	for i := range uint64(2) {
-		env := append([]string{"LOCK_TTL=" + f.TTL.String(), fmt.Sprint("LOCK_SEED=", seed*100+90+i)}, f.Stopped...)
+		env := append([]string{"LOCK_TTL=" + f.TTL.String(), fmt.Sprint("LOCK_SEED=", seed*100+90+i),
+			"LOCK_KIND=" + string(f.Kind)}, f.Stopped...)
 		c := testenv.SpawnChild(t, childName, env...)
 		r := rand.New(rand.NewPCG(seed, 4+i))
 		all.Go(func() {

@@ -114,7 +114,20 @@ func HolderStopped(t *testing.T, w World) {
 
 // History checks histories of locks while processes are stopped, the database hangs, is stopped, or
 // is killed and started again, connections are reset, replies are lost and requests are delayed.
-func History(t *testing.T, w World) {
+func History(t *testing.T, w World) { history(t, w, locktest.Exclusive) }
+
+// HistoryOfKinds is History for read-write locks and semaphores, only in make accept: the tests of
+// Redis check short histories always.
+func HistoryOfKinds(t *testing.T, w World) {
+	if !locktest.Full() {
+		t.Skip("only in make accept")
+	}
+	for _, kind := range []locktest.Kind{locktest.ReadWrite, locktest.Semaphore} {
+		t.Run(string(kind), func(t *testing.T) { history(t, w, kind) })
+	}
+}
+
+func history(t *testing.T, w World, kind locktest.Kind) {
 	db := w.db(t)
 	w.Durable(t, db)
 	seeds, length := locktest.Seeds()
@@ -122,6 +135,7 @@ func History(t *testing.T, w World) {
 		var proxies []*testenv.Proxy
 		var disturbances int
 		locktest.Faults{
+			Kind:    kind,
 			Stopped: []string{"LOCK_DSN=" + w.DSN},
 			Locker: func(t testing.TB, o *lock.Options) *lock.Locker {
 				p := testenv.NewProxy(t, w.Addr)

@@ -58,8 +58,8 @@ locks() {
 	echo "== exclusion, tokens and margins under faults: 5 histories of 20 s for each service"
 	package lock 'History$'
 	package lock/redlock 'History$'
-	package lock/mysqllock 'History$'
-	package lock/pglock 'History$'
+	package lock/mysqllock 'History(OfKinds)?$'
+	package lock/pglock 'History(OfKinds)?$'
 	package lock/zklock 'History$'
 	echo
 	echo "== the suites on real servers: a holder is told before the next has the lock"

@@ -79,6 +79,66 @@ func TestCostOfALock(t *testing.T) {
 	}
 }
 
+// TestCostOfKinds compares uncontended operations with the same commands by a bare client, in
+// turns.
+func TestCostOfKinds(t *testing.T) {
+	r := testenv.SharedRedis(t)
+	c := quickClient(t, r)
+	l := locktest.Closed(t)(lock.NewRedis(quickClient(t, r), nil))
+	rw, err := lock.NewReadWrite(l)
+	locktest.Want(t, "read-write lock", err, nil)
+	sem, err := lock.NewSemaphore(l, 10)
+	locktest.Want(t, "semaphore", err, nil)
+	release := func(lease *lock.Lease, err error) error {
+		if err != nil {
+			return err
+		}
+		return lease.Release()
+	}
+	names := []string{"a", "b", "c"}
+	for _, k := range []struct {
+		name       string
+		ours, bare func(ctx context.Context) error
+	}{
+		{"reader", func(ctx context.Context) error { return release(rw.AcquireRead(ctx, "a", nil)) },
+			func(ctx context.Context) error { return lock.BareShared(ctx, c, 1000) }},
+		{"writer", func(ctx context.Context) error { return release(rw.AcquireWrite(ctx, "a", nil)) },
+			func(ctx context.Context) error { return lock.BareShared(ctx, c, 0) }},
+		{"permit", func(ctx context.Context) error { return release(sem.Acquire(ctx, "a", nil)) },
+			func(ctx context.Context) error { return lock.BareShared(ctx, c, 10) }},
+		{"three locks", func(ctx context.Context) error {
+			locks, err := l.AcquireAll(ctx, names, nil)
+			if err != nil {
+				return err
+			}
+			return locks.Release()
+		}, func(ctx context.Context) error { return lock.BareTogether(ctx, c, names) }},
+		{"inspect", func(ctx context.Context) error { _, err := l.Inspect(ctx, "a"); return err },
+			func(ctx context.Context) error { return lock.BareInspect(ctx, c) }},
+	} {
+		locktest.Want(t, k.name, errors.Join(k.ours(t.Context()), k.bare(t.Context())), nil) // loads the scripts
+		var ratios []float64
+		var floor time.Duration
+		for range 15 {
+			floor = timed(t, 200, k.bare)
+			ratios = append(ratios, float64(timed(t, 200, k.ours))/float64(floor))
+		}
+		of := median(ratios)
+		t.Logf("%s: median of 15 runs of 200 in turns: %.2f of its own commands by a bare client (%.2f to %.2f), "+
+			"which took %v", k.name, of, ratios[0], ratios[len(ratios)-1], floor/200)
+	}
+}
+
+func timed(t *testing.T, n int, f func(ctx context.Context) error) time.Duration {
+	began := time.Now()
+	for range n {
+		if err := f(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return time.Since(began)
+}
+
 // median sorts its argument.
 func median(of []float64) float64 {
 	slices.Sort(of)

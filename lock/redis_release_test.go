@@ -26,7 +26,7 @@ func (l *dropsReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 func (l *dropsReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if l.next {
+		if cmd.Name() == "evalsha" && l.next { // other commands, in the background, leave the field alone
 			l.next = false
 			err = errors.New("the connection is lost")
 			cmd.SetErr(err)

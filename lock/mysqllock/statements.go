@@ -87,6 +87,7 @@ const (
 	deadlock        = 1213
 	recordChanged   = 1020 // the transaction has read an older row; needs innodb_snapshot_isolation
 	noTable         = 1146
+	dataTooLong     = 1406
 )
 
 var errNoClock = errors.New(sqldb.NoServerTime)
@@ -100,8 +101,12 @@ func (t table) Retryable(err error) bool {
 }
 
 func (t table) Explain(err error) error {
-	if mysqlErr, ok := errors.AsType[*mysql.MySQLError](err); ok && mysqlErr.Number == noTable {
+	mysqlErr, ok := errors.AsType[*mysql.MySQLError](err)
+	switch {
+	case ok && mysqlErr.Number == noTable:
 		return fmt.Errorf("the table %s is missing (see mysqllock.CreateTable): %w", t.name, err)
+	case ok && mysqlErr.Number == dataTooLong:
+		return fmt.Errorf("a column of the table %s is too short (see mysqllock.Schema): %w", t.name, err)
 	}
 	return err
 }

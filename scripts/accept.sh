@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, orm, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, price, hit-rates, peers, other-go to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, orm, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, fleet, price, hit-rates, peers, other-go to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -256,6 +256,11 @@ groups() {
 	run -test.run '^TestStartWithManyGroups$' || failed=1
 	[ -z "${failed:-}" ]
 }
+fleet() {
+	echo "== what 1 to 1,000 listening processes cost one Redis and a cluster: announcements, polls, a cold key, reads"
+	package bench/fleet '^TestFleet$'
+	[ -z "${failed:-}" ]
+}
 price() {
 	echo "== what a program links that only reads, how large it is, and how long it is compiled, beside go-redis alone and sturdyc"
 	scripts/price.sh
@@ -285,6 +290,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills orm outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups price hit-rates peers other-go}; do
+for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills orm outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups fleet price hit-rates peers other-go}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

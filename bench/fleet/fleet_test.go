@@ -210,7 +210,8 @@ func newProcess(t *testing.T, s *service, o *cacheaside.Options, loads *atomic.I
 func newWriters(t *testing.T, s *service) *writers {
 	w := &writers{hashes: keys.NewNamespace(prefix, "row", "1")}
 	for range writing {
-		p := newProcess(t, s, patient(cacheaside.Options{MemoryBytes: -1, MaxStaleness: time.Minute}), new(atomic.Int64))
+		o := patient(cacheaside.Options{MemoryBytes: -1, MaxStaleness: time.Minute})
+		p := newProcess(t, s, o, new(atomic.Int64))
 		t.Cleanup(func() { p.cache.Close() })
 		w.loaders = append(w.loaders, p.rows)
 	}

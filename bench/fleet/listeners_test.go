@@ -148,11 +148,13 @@ func (l *listener) decode(r *bufio.Reader) {
 		}
 		l.mu.Lock()
 		l.messages++
-		m.Each(func(hash uint64) {
-			if hash%stride.Load() == 0 {
-				l.receipts = append(l.receipts, receipt{hash, int64(m.Number), at})
-			}
-		})
+		for part := range m.Parts() { // a message may contain several announcements
+			part.Each(func(hash uint64) {
+				if hash%stride.Load() == 0 {
+					l.receipts = append(l.receipts, receipt{hash, int64(part.Number), at})
+				}
+			})
+		}
 		l.mu.Unlock()
 	}
 }

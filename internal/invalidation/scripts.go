@@ -15,19 +15,20 @@ import (
 // does not depend on the number of keys.
 
 // A fleet of many processes could not receive a message for each of its writes. So invalidations of
-// keys are gathered in the field ':pending', if the last message was published less than gatherGap
-// ago for each of its receivers. They are numbered as all others, and are delivered together in one
-// message: by the first announcement after that time, which the field ':due' holds, by the process
-// whose announcement was the first of them, or by a poll. So it does not matter if that process is
-// killed. A process that polls before it has received them learns that their numbers are missing.
+// keys are gathered in the field ':pending', if the last message was published less than 100 µs ago
+// for each of its receivers, at most 15 ms. They are numbered as all others, and are delivered
+// together in one message: by the first announcement after that time, which the field ':due' holds,
+// by the process whose announcement was the first of them, or by a poll. So it does not matter if
+// that process is killed. A process that polls before it has received them learns that their
+// numbers are missing.
 //
 // gather defines the function deliver, which publishes what is pending, and the function published,
 // which determines when the next message may follow. Their callers have written before. last is the
-// last number. With fewer than some 30 receivers nothing is gathered. A time that is too far ahead
+// last number. With fewer than ten receivers nothing is gathered. A time that is too far ahead
 // is ignored, because Redis' clock may have been set back.
 const gather = `
 local function published(receivers)
-  local gap = math.min(receivers * 30, 15000)
+  local gap = math.min(receivers * 100, 15000)
   if gap >= 1000 then redis.call('HSET', KEYS[1], ':due', string.format('%.0f', now + gap)) end
 end
 local function deliver(channel, head, pending, last)

@@ -344,7 +344,7 @@ func (b *Bus) gathered(rng int, cmd *redis.Cmd) (uint64, error) {
 }
 
 // deliverAfter delivers the gathered announcements of a range after wait, unless another process
-// has done so. If it fails, the next announcement or poll delivers them.
+// has done so. If it fails, the next announcement delivers them.
 func (b *Bus) deliverAfter(rng int, wait time.Duration) {
 	if b.delivering[rng].Swap(true) {
 		return

@@ -199,7 +199,7 @@ func (b *Bus) poll(rng int, names []string, logs []*groups.Loader, renew bool) (
 func (b *Bus) pollPart(rng int, names []string, logs []*groups.Loader, renew bool) (pollReply, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.conn.Timeout())
 	defer cancel()
-	args := append(make([]any, 0, 2+2*len(names)), b.topic, appendHead(nil, rng, 0))
+	args := make([]any, 0, 2*len(names))
 	news := make([]*groupNews, len(names))
 	var before []redis.Cmder // those of news that are not nil, and the renewals
 	for i, name := range names {

@@ -17,10 +17,9 @@ import (
 // A fleet of many processes could not receive a message for each of its writes. So invalidations of
 // keys are gathered in the field ':pending', if the last message was published less than 100 µs ago
 // for each of its receivers, at most 15 ms. They are numbered as all others, and are delivered
-// together in one message: by the first announcement after that time, which the field ':due' holds,
-// by the process whose announcement was the first of them, or by a poll. So it does not matter if
-// that process is killed. A process that polls before it has received them learns that their
-// numbers are missing.
+// together in one message: by the process whose announcement was the first of them, or by another
+// announcement after that time, which the field ':due' holds. If that process is killed and no
+// announcement follows, it is as if a message were lost: polls find that numbers are missing.
 //
 // gather defines the function deliver, which publishes what is pending, and the function published,
 // which determines when the next message may follow. Their callers have written before. last is the
@@ -93,25 +92,21 @@ published(redis.call('PUBLISH', ARGV[1], ARGV[2] .. prev .. ' ' .. n .. ' ' .. A
 return n`)
 
 // pollScript returns Redis' time, the number of the last announcement, and for each loader its
-// generation, and 1 if a program uses or invalidates groups of it, otherwise 0. It first delivers
-// what is pending for longer than it should be. ARGV has the channel and the part of a message
-// before the numbers, and then two values for each loader: its name, and 1 if the caller uses
-// groups of it, otherwise 0. A loader without a generation gets one from the clock: if Redis has
+// generation, and 1 if a program uses or invalidates groups of it, otherwise 0. ARGV has two values
+// for each loader: its name, and 1 if the caller uses groups of it, otherwise 0. A loader without a generation gets one from the clock: if Redis has
 // lost the generation, all entries from before are outdated. A missing number is created in the
 // same way. 0 would be the same after each loss, and would hide an announcement between two losses.
 // The script first executes a write that changes nothing: a server that refuses writes, such as a
 // replica, must not confirm what memory holds.
-var pollScript = conn.NewScript(clock + gather + `
+var pollScript = conn.NewScript(clock + `
 redis.call('PERSIST', KEYS[1])
 local number = count('')
-local pending, wait = gathered()
-if pending ~= '' and wait < -50000 then deliver(ARGV[1], ARGV[2], pending, string.format('%.0f', number)) end
 if number == 0 then
   number = now - 1
   set('', string.format('%.0f', number))
 end
 local reply = {string.format('%.0f', now), string.format('%.0f', number)}
-for i = 3, #ARGV, 2 do
+for i = 1, #ARGV, 2 do
   local g = count(ARGV[i])
   if g == 0 then
     g = math.max(number + 1, now)
@@ -119,7 +114,7 @@ for i = 3, #ARGV, 2 do
   end
   local grouped = redis.call('HGET', KEYS[1], ARGV[i] .. ':groups')
   if ARGV[i + 1] == '1' and not grouped then set(ARGV[i] .. ':groups', 1) end
-  reply[i], reply[i + 1] = string.format('%.0f', g), grouped and '1' or ARGV[i + 1]
+  reply[i + 2], reply[i + 3] = string.format('%.0f', g), grouped and '1' or ARGV[i + 1]
 end
 return reply`)
 

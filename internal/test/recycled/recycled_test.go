@@ -1,6 +1,7 @@
 package recycled_test
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"testing"
@@ -26,6 +27,8 @@ type rig struct {
 func newRig(t *testing.T, o cacheaside.Options, lo *cacheaside.LoaderOptions, batch bool) *rig {
 	t.Helper()
 	_, rdb := testenv.Mini(t)
+	o.RedisTimeout = cmp.Or(o.RedisTimeout, testenv.Hang) // a busy machine is no outage
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, o.RedisTimeout)
 	c, err := cacheaside.New(rdb, &o)
 	if err != nil {
 		t.Fatal(err)

@@ -53,9 +53,9 @@ func TestIndex(t *testing.T) {
 		t.Fatal("an item that is read is not held any more")
 	}
 	held := 0
-	check := func() {
+	check := func(step uint64) {
 		t.Helper()
-		for key := range uint64(n) {
+		for key := uint64(0); key < n; key += step {
 			item, _, ok := Get[uint64, uint64](tier, key, &generations, key)
 			got, found := look(tier, &generations, key)
 			if ok {
@@ -66,7 +66,7 @@ func TestIndex(t *testing.T) {
 			}
 		}
 	}
-	check()
+	check(1)
 	size := 0
 	for i := range tier.index.Load().shards {
 		s := &tier.index.Load().shards[i]
@@ -88,7 +88,7 @@ func TestIndex(t *testing.T) {
 		t.Error("nothing is from before the tier")
 	}
 	tier.Index(true)
-	check() // the items from before the index
+	check(16) // the items from before the index
 	setIndexed(tier, &generations, n+1, 0, time.Hour)
 	tier.Wait()
 	if item, found := look(tier, &generations, n+1); found != There || item == nil {

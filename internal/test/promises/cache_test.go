@@ -393,7 +393,9 @@ func TestMemoryLivesAsLongAsTheEntry(t *testing.T) {
 					return nil
 				}
 				lo := &cacheaside.LoaderOptions{TTL: 20 * time.Minute, Jitter: -1, StaleFor: -1}
-				p, q := start(t, b, d, patient, lo), start(t, b, d, patient, lo)
+				o := patient
+				o.MaxStaleness = time.Minute // few polls
+				p, q := start(t, b, d, o, lo), start(t, b, d, o, lo)
 				defer p.cache.Close()
 				defer q.cache.Close()
 				p.want(t, 1, "a", nil)

@@ -93,11 +93,11 @@ return n`)
 
 // pollScript returns Redis' time, the number of the last announcement, and for each loader its
 // generation, and 1 if a program uses or invalidates groups of it, otherwise 0. ARGV has two values
-// for each loader: its name, and 1 if the caller uses groups of it, otherwise 0. A loader without a generation gets one from the clock: if Redis has
-// lost the generation, all entries from before are outdated. A missing number is created in the
-// same way. 0 would be the same after each loss, and would hide an announcement between two losses.
-// The script first executes a write that changes nothing: a server that refuses writes, such as a
-// replica, must not confirm what memory holds.
+// for each loader: its name, and 1 if the caller uses groups of it, otherwise 0. A loader without a
+// generation gets one from the clock: if Redis has lost the generation, all entries from before are
+// outdated. A missing number is created in the same way. 0 would be the same after each loss, and
+// would hide an announcement between two losses. The script first executes a write that changes
+// nothing: a server that refuses writes, such as a replica, must not confirm what memory holds.
 var pollScript = conn.NewScript(clock + `
 redis.call('PERSIST', KEYS[1])
 local number = count('')

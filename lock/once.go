@@ -56,7 +56,7 @@ func (l *Locker) Once(
 	if err := fn(lease.Context(), lease.Token()); err != nil {
 		return err
 	}
-	if time.Since(began) > period { // the period is over
+	if time.Since(began) > period { // there is nothing left of it to keep the lock for
 		return nil
 	}
 	if err := lease.hold.keep(began.Add(period)); err != nil {

@@ -41,7 +41,7 @@ func open(ctx context.Context, db *database, rdb *redis.Client) (_ *service, err
 	if s.metrics, err = newMetrics(); err != nil {
 		return nil, err
 	}
-	// MaxLoads is what the database bears, divided by the number of processes.
+	// MaxLoads: what the database can serve, divided by the number of processes.
 	s.Stack, err = stack.New(db.DB, rdb, &stack.Options{
 		Cache: &cacheaside.Options{Prefix: "shop", MaxLoads: 20, Observer: s.metrics},
 	})

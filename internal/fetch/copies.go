@@ -93,7 +93,8 @@ func (f *Fetcher) Entry(
 	key any, text string, generation *memory.Generation, known uint64, value any,
 ) (e lease.Entry, life time.Duration, err error) {
 	r := &Round{Key: key, identity: identity{text: text}, snapshot: snapshot{generation: generation, known: known}}
-	_, r.nameHashed = f.Keys.Name(text)
+	r.name, r.nameHashed = f.Keys.Name(text)
+	r.slotRange = uint8(f.cache.Conn.Range(r.name))
 	row := source.Row{Value: value}
 	if err := f.setGroups(r, row); err != nil {
 		return e, 0, err

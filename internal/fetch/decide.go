@@ -220,10 +220,7 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		r.withoutLease, r.step = true, toLoad
 	case doWaitForLoad:
 		r.step = toWait
-		r.lease, r.awaited = lease.Token{}, false
-		if state != nil && state.Kind == lease.Busy { // nil: a refresh, which requests the lease again
-			r.lease, r.awaited = state.Token, state.Awaited
-		}
+		r.waitFor(state)
 	case doLeaveToOthers:
 		r.step, r.refreshedElsewhere = ended, found == foundOtherLease
 	case doFail:

@@ -105,7 +105,7 @@ type wait struct {
 	forFresh     bool          // the round has a stale value, and waits for a fresh one
 	lease        lease.Token   // the lease of the load for which the round waits; zero: it is a refresh
 	awaited      bool          // the end of that load will be announced
-	counted      lease.Token   // the lease that counts this process among those who wait for its end
+	counted      bool          // that lease counts this process among those who wait for its end
 }
 
 // ending is the outcome of a round's loads.

@@ -65,6 +65,17 @@ func (b *batch) wait() {
 	}
 }
 
+// waitFor notes the lease for which a round waits. state is that of its key, or nil for a refresh,
+// which requests the lease again.
+func (r *Round) waitFor(state *lease.State) {
+	token, awaited := lease.Token{}, false
+	if state != nil && state.Kind == lease.Busy {
+		token, awaited = state.Token, state.Awaited
+	}
+	r.counted = r.counted && token == r.lease
+	r.lease, r.awaited = token, awaited
+}
+
 // pause returns the pause of a round before its next lookup.
 func (f *Fetcher) pause(r *Round, waited time.Duration) time.Duration {
 	if !r.awaited {
@@ -82,8 +93,8 @@ func (b *batch) count() {
 	}
 	var rounds []*Round
 	for _, r := range atStep(b.open, toWait) {
-		if r.lease == (lease.Token{}) || r.lease == r.counted || r.awaited || r.forFresh {
-			continue // the lease has counted it, or the round does not wait for a lease
+		if r.lease == (lease.Token{}) || r.counted || r.awaited || r.forFresh {
+			continue // counted already, or the round does not wait for a lease
 		}
 		if mean := b.fetcher.Source.Pace.Mean(); r.waitingSince == 0 && mean != 0 && mean < shortLoad {
 			continue
@@ -100,7 +111,7 @@ func (b *batch) count() {
 	b.lookedUp = b.fetcher.cache.Bus.Now()
 	b.fetcher.cache.Store.Await(b.ctx, attempts, b.fetcher.cache.Bus.Channel())
 	for i, r := range rounds {
-		r.counted = r.lease
+		r.counted = true
 		b.applyLookup(r, &attempts[i].State, attempts[i].Err)
 	}
 	b.fetcher.startDueRefreshes(rounds)

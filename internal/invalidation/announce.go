@@ -356,10 +356,16 @@ func (b *Bus) deliverAfter(rng int, wait time.Duration) {
 		case <-timer.C:
 		case <-b.ctx.Done():
 		}
-		b.delivering[rng].Store(false) // first: see Swap
+		// Before the script runs: what is gathered after it has run needs another call of deliverAfter.
+		b.delivering[rng].Store(false)
 		ctx, cancel := context.WithTimeout(context.Background(), b.conn.Timeout())
 		defer cancel()
-		b.eval(ctx, deliverScript, b.keys[rng], b.topic, appendHead(nil, rng, 0), digit(b.ctx.Err() != nil))
+		closing := digit(b.ctx.Err() != nil)
+		cmd := b.eval(ctx, deliverScript, b.keys[rng], b.topic, appendHead(nil, rng, 0), closing)
+		if err := cmd.Err(); err != nil {
+			b.report("gathered invalidations could not be delivered: the next one delivers them, or processes "+
+				"find with their polls that they are missing", err)
+		}
 	})
 	if !started {
 		b.delivering[rng].Store(false)

@@ -207,3 +207,46 @@ func TestCloseDeliversGathered(t *testing.T) {
 	}
 	b.until("each key is outdated", func() bool { return m.has(20) })
 }
+
+// A full Redis gathers and delivers, too.
+func TestFullRedisGathers(t *testing.T) {
+	b := newBackend(t, testenv.StartRedis(t, "--maxmemory-policy", "noeviction").Client(t))
+	listener, m := b.listen(time.Minute)
+	b.crowd(listener)
+	c := b.writer()
+	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "1").Err())
+	next := b.untilPending(c, 1)
+	time.Sleep(20 * time.Millisecond)
+	b.check(c.announceKeys(t.Context(), []uint64{next}))
+	b.until("each key is outdated", func() bool { return m.has(next-1) && m.has(next) })
+	if n := listener.Stats().Gaps; n != 0 {
+		t.Errorf("%d gaps", n)
+	}
+}
+
+// A gathered message shows that its own announcements were received, and no number between them:
+// after a failover another server may have issued it.
+func TestGatheredMessageCoversItsNumbers(t *testing.T) {
+	for name, c := range map[string]struct {
+		body    string
+		trusted bool
+	}{
+		"with the number":    {"n10 15 1 originonhashhash15 20 1 originonhashhash", true},
+		"without the number": {"n10 12 1 originonhashhash12 20 1 originonhashhash", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := testenv.SharedRedis(t).Client(t)
+			m := &recorder{}
+			b := open(t, rdb, timeout, time.Minute, m)
+			at := time.Now()
+			f := b.tracks[0]
+			f.subscribed(1)
+			f.endPoll(f.beginPoll(at), 10)
+			f.endPoll(f.beginPoll(at.Add(time.Second)), 15) // whose announcement has not arrived
+			b.received(1, string(encode(0, 0, "10 20 ", []byte(c.body))))
+			if got := f.trusted.Equal(at.Add(time.Second + time.Minute)); got != c.trusted {
+				t.Errorf("trusted since the second poll: %v, expected %v", got, c.trusted)
+			}
+		})
+	}
+}

@@ -28,7 +28,8 @@ var sentinels = map[string]map[string]error{
 	},
 	"lock": {
 		"ErrHeld": lock.ErrHeld, "ErrLost": lock.ErrLost, "ErrReleased": lock.ErrReleased,
-		"ErrClosed": lock.ErrClosed, "ErrStale": lock.ErrStale, "ErrNoReply": lock.ErrNoReply, "ErrAllSeen": lock.ErrAllSeen,
+		"ErrClosed": lock.ErrClosed, "ErrStale": lock.ErrStale, "ErrNoReply": lock.ErrNoReply,
+		"ErrAllSeen": lock.ErrAllSeen,
 	},
 	"lock/driver": {"ErrHeld": driver.ErrHeld, "ErrLost": driver.ErrLost},
 	"bloom": {

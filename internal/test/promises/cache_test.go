@@ -416,6 +416,32 @@ func TestMemoryLivesAsLongAsTheEntry(t *testing.T) {
 	}
 }
 
+// A process that reads a key every 20 seconds finds it in memory most of the time if memory keeps
+// copies as long as their entries, and less often with a MemoryTTL of a minute.
+func TestMemoryHitsOfARareKey(t *testing.T) {
+	share := func(memoryTTL time.Duration) (share float64) {
+		synctest.Test(t, func(t *testing.T) {
+			_, b := embedded(t)
+			o := patient
+			o.MaxStaleness = time.Minute // few polls
+			p := start(t, b, newTable(map[int]string{1: "a"}), o, &cacheaside.LoaderOptions{MemoryTTL: memoryTTL})
+			defer p.cache.Close()
+			const reads = 1800 // ten hours
+			for range reads {
+				p.want(t, 1, "a", nil)
+				time.Sleep(20 * time.Second)
+			}
+			share = float64(p.Stats().MemoryHits) / reads
+		})
+		return share
+	}
+	minute, entry := share(time.Minute), share(0)
+	t.Logf("in memory: %.0f %% with a MemoryTTL of a minute, %.0f %% without", 100*minute, 100*entry)
+	if minute > 0.75 || entry < 0.9 {
+		t.Error("unexpected shares")
+	}
+}
+
 // TTLs end by Redis' clock, whatever the clocks of processes show.
 func TestTTLsEndByRedisClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -33,16 +33,17 @@ func TestTake(t *testing.T) {
 		left    time.Duration // 0: granted
 		marks   bool          // the request is added as Waiting
 	}{
-		"free":                        {"", writer, 0, false},
-		"reader with reader":          {"s A 1 2000", reader, 0, false},
-		"writer with reader":          {"s A 1 2000", writer, time.Millisecond, false},
-		"waiting writer with reader":  {"s A 1 2000", waiting, time.Millisecond, true},
-		"reader with writer":          {"x A 1 3000", reader, 2 * time.Millisecond, false},
-		"reader with waiting writer":  {"s A 1 2000;w B 0 4000", reader, 3 * time.Millisecond, false},
-		"writer with waiting writer":  {"w B 0 4000", writer, 0, false},
-		"writer after an end":         {"x A 1 1000", writer, 0, false},
-		"last permit":                 {"s A 1 2000", driver.Request{Limit: 2, TTL: time.Second}, 0, false},
-		"no permit":                   {"s A 1 2000", driver.Request{Limit: 1, TTL: time.Second}, time.Millisecond, false},
+		"free":                       {"", writer, 0, false},
+		"reader with reader":         {"s A 1 2000", reader, 0, false},
+		"writer with reader":         {"s A 1 2000", writer, time.Millisecond, false},
+		"waiting writer with reader": {"s A 1 2000", waiting, time.Millisecond, true},
+		"reader with writer":         {"x A 1 3000", reader, 2 * time.Millisecond, false},
+		"reader with waiting writer": {"s A 1 2000;w B 0 4000", reader, 3 * time.Millisecond, false},
+		"writer with waiting writer": {"w B 0 4000", writer, 0, false},
+		"writer after an end":        {"x A 1 1000", writer, 0, false},
+		"last permit":                {"s A 1 2000", driver.Request{Limit: 2, TTL: time.Second}, 0, false},
+		"no permit": {"s A 1 2000", driver.Request{Limit: 1, TTL: time.Second},
+			time.Millisecond, false},
 		"after its own lost reply":    {"x ME 1 2000", writer, 0, false},
 		"its own mark, still lasting": {"s A 1 2000;w ME 0 1001000", waiting, time.Millisecond, true},
 	} {

@@ -356,7 +356,8 @@ func (b *Bus) deliverAfter(rng int, wait time.Duration) {
 		case <-timer.C:
 		case <-b.ctx.Done():
 		}
-		// Before the script runs: what is gathered after it has run needs another call of deliverAfter.
+		// Before the script runs: what is gathered after it has run needs another call of
+		// deliverAfter.
 		b.delivering[rng].Store(false)
 		ctx, cancel := context.WithTimeout(context.Background(), b.conn.Timeout())
 		defer cancel()

@@ -220,7 +220,7 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		r.withoutLease, r.step = true, toLoad
 	case doWaitForLoad:
 		r.step = toWait
-		r.waitFor(state)
+		r.waitFor(state, time.Since(f.start))
 	case doLeaveToOthers:
 		r.step, r.refreshedElsewhere = ended, found == foundOtherLease
 	case doFail:

@@ -106,6 +106,7 @@ type wait struct {
 	lease        lease.Token   // the lease of the load for which the round waits; zero: it is a refresh
 	awaited      bool          // the end of that load will be announced
 	counted      bool          // that lease counts this process among those who wait for its end
+	leaseEnds    time.Duration // when that lease ends unless it is renewed, on the same clock; 0: not known
 }
 
 // ending is the outcome of a round's loads.

@@ -19,10 +19,12 @@ import (
 const shortLoad = 10 * time.Millisecond
 
 // A process that waits for the announced end of a load polls after a pause as long as the wait so
-// far, but at least after twice the expected load and minAwaited, and at most after maxAwaited.
+// far, but at least after twice the expected load and minAwaited, and at most after maxAwaited. It
+// also polls within deadSpread of the end of the lease, in case its holder has died.
 const (
 	minAwaited = 250 * time.Millisecond
 	maxAwaited = time.Second
+	deadSpread = 100 * time.Millisecond
 )
 
 // wait pauses while other reads load keys that rounds of this batch need, before these rounds look
@@ -54,52 +56,65 @@ func (b *batch) wait() {
 			r.Err, r.step = fault.LoadTimeout, ended
 			continue
 		}
-		pause = min(pause, b.fetcher.pause(r, waited))
+		pause = min(pause, b.fetcher.pause(r, now))
 	}
 	if others := len(atStep(b.open, toLookUp)) + len(atStep(b.open, toLease)); others > 0 || pause == math.MaxInt64 {
 		pause = 0 // other rounds can continue immediately
 	}
-	b.sleep(atStep(rounds, toWait), pause) // the caller checks ctx
+	woken := b.sleep(atStep(rounds, toWait), pause) // the caller checks ctx
 	for _, r := range atStep(rounds, toWait) {
-		r.step = toLookUp
+		if r.awaited && !woken && b.counts(r) {
+			r.counted, r.awaited = false, false // count looks it up
+		} else {
+			r.step = toLookUp
+		}
 	}
 }
 
 // waitFor notes the lease for which a round waits. state is that of its key, or nil for a refresh,
 // which requests the lease again.
-func (r *Round) waitFor(state *lease.State) {
-	token, awaited := lease.Token{}, false
+func (r *Round) waitFor(state *lease.State, now time.Duration) {
+	token, awaited, ends := lease.Token{}, false, time.Duration(0)
 	if state != nil && state.Kind == lease.Busy {
 		token, awaited = state.Token, state.Awaited
+		if state.Left > 0 {
+			ends = now + state.Left
+		}
 	}
 	r.counted = r.counted && token == r.lease
-	r.lease, r.awaited = token, awaited
+	r.lease, r.awaited, r.leaseEnds = token, awaited, ends
 }
 
 // pause returns the pause of a round before its next lookup.
-func (f *Fetcher) pause(r *Round, waited time.Duration) time.Duration {
+func (f *Fetcher) pause(r *Round, now time.Duration) time.Duration {
+	waited := now - r.waitingSince
 	if !r.awaited {
 		return f.Source.Pace.Pause(waited)
 	}
 	gap := min(max(waited, 2*f.Source.Pace.Mean(), minAwaited), maxAwaited)
-	return gap*3/4 + rand.N(gap/2)
+	gap = gap*3/4 + rand.N(gap/2)
+	if r.leaseEnds != 0 {
+		gap = min(gap, max(r.leaseEnds-now, 0)+rand.N(deadSpread))
+	}
+	return gap
+}
+
+// counts reports whether the lease for which a round waits can count this process. The round must
+// receive the announcement of its end.
+func (b *batch) counts(r *Round) bool {
+	return !b.refresh && !r.forFresh && r.lease != (lease.Token{}) &&
+		b.fetcher.Memory != nil && b.fetcher.cache.Bus.Receives(r.slotRange)
 }
 
 // count counts this process among those who wait for the ends of leases, and looks up the keys
 // again in the same trip.
 func (b *batch) count() {
-	if b.refresh { // a refresh requests the lease again instead
-		return
-	}
 	var rounds []*Round
 	for _, r := range atStep(b.open, toWait) {
-		if r.lease == (lease.Token{}) || r.counted || r.awaited || r.forFresh {
-			continue // counted already, or the round does not wait for a lease
-		}
-		if mean := b.fetcher.Source.Pace.Mean(); r.waitingSince == 0 && mean != 0 && mean < shortLoad {
+		if r.counted || r.awaited || !b.counts(r) {
 			continue
 		}
-		if b.fetcher.Memory == nil || !b.fetcher.cache.Bus.Receives(r.slotRange) {
+		if mean := b.fetcher.Source.Pace.Mean(); r.waitingSince == 0 && mean != 0 && mean < shortLoad {
 			continue
 		}
 		rounds = append(rounds, r)
@@ -118,10 +133,11 @@ func (b *batch) count() {
 	b.complete(rounds)
 }
 
-// sleep waits for the pause, or until the load of one of rounds has ended, or ctx has ended.
-func (b *batch) sleep(rounds []*Round, pause time.Duration) {
+// sleep waits for the pause, or until the load of one of rounds has ended, or ctx has ended. It
+// reports whether a load has ended.
+func (b *batch) sleep(rounds []*Round, pause time.Duration) bool {
 	if pause <= 0 {
-		return
+		return false
 	}
 	var woken <-chan struct{} // nil: never
 	if b.fetcher.Memory != nil && b.fetcher.cache.Bus != nil {
@@ -142,8 +158,10 @@ func (b *batch) sleep(rounds []*Round, pause time.Duration) {
 	select {
 	case <-t.C:
 	case <-woken:
+		return true
 	case <-b.ctx.Done():
 	}
+	return false
 }
 
 // noteTime records a time before the next lookup.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -251,12 +252,19 @@ func Expire(ctx context.Context, key string) redis.Cmder {
 
 // Await looks up the keys of attempts, and counts this process among those who wait for the ends of
 // their leases. If enough processes wait, compared to those that listen to the channel, a lease is
-// awaited: see State.Awaited. The states are those of a lookup.
+// awaited: see State.Awaited. The states are those of a lookup, with the time that leases have left.
 func (s *Store) Await(ctx context.Context, attempts []*Attempt, channel string) {
 	s.evalAll(ctx, attempts, scriptCall{Script: awaitScript, args: func(to []any, _ *Attempt) []any {
 		return append(to, channel)
 	}, reply: func(a *Attempt, v any, err error) {
+		left := ""
+		if found, _ := v.(string); len(found) > leaseSize && found[0] == leaseByte {
+			v, left = found[:leaseSize], found[leaseSize:]
+		}
 		a.State, a.Err = taken(a, v, err)
+		if ms, err := strconv.ParseInt(left, 10, 32); err == nil {
+			a.State.Left = time.Duration(ms) * time.Millisecond
+		}
 	}})
 }
 

@@ -32,8 +32,12 @@ func TestEndOfAnAwaitedLease(t *testing.T) {
 					t.Error("a lease is awaited from the beginning")
 				}
 				for range 2 {
-					if s := b.await("k", Busy); !s.Awaited || s.Token != a.token {
+					s := b.await("k", Busy)
+					if !s.Awaited || s.Token != a.token {
 						t.Errorf("awaited: %v, token %v", s.Awaited, s.Token)
+					}
+					if s.Left > long || s.Left < long/2 {
+						t.Errorf("%v are left of %v", s.Left, long)
 					}
 				}
 				if s := b.read(b.attempt("k"), Busy); !s.Awaited {

@@ -174,7 +174,8 @@ type State struct {
 	Token Token // the token of the lease, or of the hold that has left the mark
 	// the end of the lease will be announced, because many processes wait for it
 	Awaited bool
-	Entry   Entry // the entry, if Kind is Stored; its Payload aliases Raw
+	Left    time.Duration // until the lease ends unless it is renewed; 0 if it is not known
+	Entry   Entry         // the entry, if Kind is Stored; its Payload aliases Raw
 	Raw     []byte
 	Long    bool // Raw is only the beginning of the content
 

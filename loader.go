@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
@@ -202,11 +201,11 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 			return *new(V), err
 		}
 	}
-	mode := fetch.Plain
-	if len(options) > 0 && slices.Contains(options, Fresh) {
-		mode = fetch.Fresh
-	} else if item, ok := l.rows.Remembered(key); ok {
-		return l.result(item.Value, item.Null)
+	remembered, mode := l.cache.reads(options)
+	if remembered {
+		if item, ok := l.rows.Remembered(key); ok {
+			return l.result(item.Value, item.Null)
+		}
 	}
 	ctx, end := l.observe(ctx, OpGet, 1)
 	got, err := l.rows.Get(ctx, mode, key)
@@ -230,9 +229,9 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
 	missing, errs := l.batch(OpGet, keys)
-	mode := fetch.Fresh
-	if !slices.Contains(options, Fresh) {
-		missing, mode = l.rememberedMany(missing, found), fetch.Plain
+	remembered, mode := l.cache.reads(options)
+	if remembered {
+		missing = l.rememberedMany(missing, found)
 	}
 	if len(missing.Canonical) == 0 {
 		return found, batchError(errs)

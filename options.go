@@ -246,14 +246,17 @@ type LoaderOptions struct {
 	ErrorTTL time.Duration
 }
 
-// A ReadOption changes one call of Get, GetMany or Each. Fresh is the only one.
-type ReadOption uint8
+// A ReadOption changes one call of Get, GetMany or Each: Fresh or After.
+type ReadOption struct {
+	fresh bool
+	after Token
+}
 
 // Fresh makes a read skip this process's memory tier, so that it observes every Invalidate, by
 // any process, that returned nil before the read began. Use it where a process must read what
 // another process has just written. It costs one round trip to Redis. With StaleWhenDown it fails
-// with ErrRedis while Redis is down.
-const Fresh ReadOption = 1
+// with ErrRedis while Redis is down. Treat Fresh as a constant.
+var Fresh = ReadOption{fresh: true}
 
 // A DownPolicy selects what reads do while Redis is down: it cannot be reached, does not reply in
 // time, or refuses commands. Reads detect that. Each of the first few waits for

@@ -223,10 +223,10 @@ func testPutInIsOneTrip(t *testing.T, e testenv.Engine) {
 	o.check(err)
 	defer db.Close()
 	tx := o.begin(db)
-	before := p.Count()
+	before := p.Trips()
 	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
 	o.check(o.PutIn(o.ctx(), tx, textItems(200)...))
-	if trips := p.Count() - before; trips != 2 {
+	if trips := p.Trips() - before; trips != 2 {
 		t.Errorf("%d trips, want 2", trips)
 	}
 }

@@ -64,6 +64,9 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, work job)
 	for _, p := range parts {
 		if p.err == nil {
 			b.reportRefused(ctx, p)
+			if p.announced == nil {
+				b.collect(ctx, p.rng, p.number)
+			}
 		}
 		for i, position := range p.positions {
 			if errs[position] = p.err; p.err == nil {
@@ -157,7 +160,8 @@ type part struct {
 	dels      []redis.Cmder
 	releases  []redis.Cmder // nil: none
 	announced error
-	err       error // not nil: the part was not sent, or an abandoned goroutine may still use it
+	number    uint64 // of the announcement, if announced is nil
+	err       error  // not nil: the part was not sent, or an abandoned goroutine may still use it
 }
 
 // parts groups keys by range.
@@ -249,7 +253,7 @@ func (b *Bus) send(ctx context.Context, p *part) {
 		p.prepare(ctx, true)
 		b.conn.Process(ctx, p.holds)
 		b.conn.Process(ctx, p.dels)
-		_, p.announced = b.announce(ctx, p.rng, p.body, "")
+		p.number, p.announced = b.announce(ctx, p.rng, p.body, "")
 	}
 	b.releaseHolds(ctx, p)
 }
@@ -300,9 +304,9 @@ func (b *Bus) sendPipelined(ctx context.Context, p *part) bool {
 	switch {
 	case p.announced == nil:
 		b.counts.announced.Add(1)
-		_, p.announced = b.gathered(p.rng, announcement)
+		p.number, p.announced = b.gathered(p.rng, announcement)
 	case conn.Unknown(announcement):
-		_, p.announced = b.announce(ctx, p.rng, p.body, "")
+		p.number, p.announced = b.announce(ctx, p.rng, p.body, "")
 	}
 	if !b.conn.Cluster() {
 		return true // the client has retried according to its options
@@ -384,14 +388,14 @@ func (b *Bus) DeleteLoader(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
 	defer cancel()
 	ranges := b.conn.InUse()
-	errs := make([]error, ranges)
+	errs, numbers := make([]error, ranges), make([]uint64, ranges)
 	err := b.conn.Await(ctx, func(ctx context.Context) {
 		var all sync.WaitGroup
 		for r := range ranges {
 			errs[r] = conn.NotReturned(nil) // until it has
 			all.Go(func() {
 				n, err := b.announce(ctx, r, appendLoader(nil, name), name)
-				if errs[r] = err; err != nil {
+				if numbers[r], errs[r] = n, err; err != nil {
 					b.conn.Refused(caller, b.keys[r], err)
 				} else if b.loaders.announced(name, r, n) {
 					b.pollers[r].unconfirm()
@@ -407,6 +411,7 @@ func (b *Bus) DeleteLoader(ctx context.Context, name string) error {
 		if err != nil {
 			return b.conn.Explain(caller, err, operation, b.keys[r], began)
 		}
+		b.collect(caller, r, numbers[r])
 	}
 	return nil
 }

@@ -61,11 +61,12 @@ func (b *Bus) DeleteGroups(ctx context.Context, loader string, set groups.Set, l
 	ctx, cancel := conn.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
 	defer cancel()
 	ranges := b.conn.InUse()
-	errs := make([]error, ranges)
+	errs, numbers := make([]error, ranges), make([]uint64, ranges)
 	send := func(ctx context.Context, r int) {
 		errs[r] = conn.NotReturned(nil) // until it has
 		for part := range slices.Chunk(set, 8*maxGroups) {
-			if errs[r] = b.announceGroups(ctx, r, loader, part, life); errs[r] != nil {
+			numbers[r], errs[r] = b.announceGroups(ctx, r, loader, part, life)
+			if errs[r] != nil {
 				return
 			}
 		}
@@ -88,13 +89,16 @@ func (b *Bus) DeleteGroups(ctx context.Context, loader string, set groups.Set, l
 			b.Disown()
 			return b.conn.Explain(caller, err, operation, b.keys[r], began)
 		}
+		b.collect(caller, r, numbers[r])
 	}
 	return nil
 }
 
 // announceGroups numbers, records and announces the invalidation of at most maxGroups groups in one
-// range, and then applies it in this process.
-func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, set groups.Set, life time.Duration) error {
+// range, and then applies it in this process. It returns the number of the announcement.
+func (b *Bus) announceGroups(
+	ctx context.Context, rng int, loader string, set groups.Set, life time.Duration,
+) (uint64, error) {
 	log, last := b.loaders.groups(loader), uint64(0)
 	if log != nil {
 		last = log.Last(uint8(rng))
@@ -109,14 +113,14 @@ func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, set gr
 	digits, err := b.evalKeys(ctx, nil, announceGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)},
 		args).Text()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	b.counts.announced.Add(1)
 	number, err := parseNumber(digits)
 	if err == nil && log != nil {
 		log.Announced(rng, set, number)
 	}
-	return err
+	return number, err
 }
 
 // receivedGroups applies the announcement of another process.

@@ -106,8 +106,11 @@ func (b *Bus) deleteTogether(together []*waitingDelete) {
 	for _, w := range together {
 		names, hashes = append(names, w.names...), append(hashes, w.hashes...)
 	}
-	errs := b.delete(together[0].ctx, names, hashes)
+	ctx, collector := Collect(together[0].ctx)
+	collector.outer = nil // the collectors of all get what this one collects
+	errs := b.delete(ctx, names, hashes)
 	for _, w := range together {
+		collector.addTo(w.ctx)
 		w.errs, errs = errs[:len(w.names):len(w.names)], errs[len(w.names):]
 		close(w.done)
 	}

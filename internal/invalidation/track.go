@@ -46,6 +46,7 @@ type track struct {
 	// after them
 	lastReceived uint64
 	duringPoll   []uint64 // see cover; at most maxDuringPoll numbers since the last poll was sent
+	recent       recent   // see cover
 	// the number from the last poll that outdated memory: messages up to it may still arrive, and
 	// change nothing
 	base         uint64
@@ -150,6 +151,7 @@ func (t *track) cover(num uint64) {
 	if len(t.duringPoll) < maxDuringPoll {
 		t.duringPoll = append(t.duringPoll, num)
 	}
+	t.recent.add(num)
 }
 
 // clear counts a gap and calls Memory.Void, because announcements were missed.
@@ -207,6 +209,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 		t.base = last
 	}
 	t.synced, t.gap, t.missing = true, false, 0
+	t.recent.add(last)
 	t.trust(q.sent)
 	return late && !complete
 }

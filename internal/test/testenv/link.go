@@ -12,6 +12,7 @@ type link struct {
 	proxy     *Proxy
 	client    *net.TCPConn
 	loseReply atomic.Bool
+	waits     atomic.Bool // the client has sent something since the last reply
 
 	mu       sync.Mutex
 	server   *net.TCPConn // nil until it is connected
@@ -52,6 +53,9 @@ func (l *link) forwardRequests(server *net.TCPConn) {
 	for {
 		n, err := l.client.Read(buffer)
 		if n > 0 {
+			if !l.waits.Swap(true) {
+				l.proxy.trips.Add(1)
+			}
 			switch action := l.proxy.decide(buffer[:n]); {
 			case action == Drop:
 				l.cut()
@@ -86,6 +90,7 @@ func (l *link) forwardReplies(server *net.TCPConn) {
 	clientGone := false
 	for {
 		n, err := server.Read(buffer)
+		l.waits.Store(false)
 		if n > 0 && l.loseReply.Load() {
 			l.cut()
 			return

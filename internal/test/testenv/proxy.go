@@ -33,7 +33,7 @@ type Proxy struct {
 	Addr string // host:port, for clients
 
 	target string
-	count  atomic.Int64
+	trips  atomic.Int64
 	wg     sync.WaitGroup // of all goroutines
 
 	rate  atomic.Int64 // the maximum of bytes per second in each direction, for all connections together; 0: no limit
@@ -77,7 +77,6 @@ func (p *Proxy) OnRequest(f func(chunk []byte) Action) {
 }
 
 func (p *Proxy) decide(chunk []byte) Action {
-	p.count.Add(1)
 	p.requestMu.Lock()
 	defer p.requestMu.Unlock()
 	if p.onRequest == nil {
@@ -86,8 +85,9 @@ func (p *Proxy) decide(chunk []byte) Action {
 	return p.onRequest(chunk)
 }
 
-// Count returns the number of chunks that clients have sent.
-func (p *Proxy) Count() int { return int(p.count.Load()) }
+// Trips returns how often clients have sent something and waited for the reply. A request that
+// arrives in several chunks is one, because the reply comes after the last.
+func (p *Proxy) Trips() int { return int(p.trips.Load()) }
 
 // Cut resets all connections, discards the bytes in transit, and refuses new connections until
 // Restore.

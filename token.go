@@ -1,0 +1,50 @@
+package cacheaside
+
+import (
+	"context"
+
+	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
+)
+
+// A Token identifies invalidations, so that another process can read what was written before them:
+// see After. It is short, and fits into a cookie or a header. The zero value identifies none.
+type Token string
+
+// Collect returns a context, and a function that returns the Token of all invalidations that have
+// succeeded with that context so far. These are Invalidate, InvalidateAll, InvalidateGroup, their
+// Expire variants, InvalidateKeys, and the writes of a consistency.Writer with that context. Not
+// included are keys that a Writer has left to its queue, because Redis was down. In a cache without
+// Redis the Token is always empty. The function is safe for concurrent use.
+//
+// If ctx comes from another Collect, that one collects the same invalidations too.
+func Collect(ctx context.Context) (context.Context, func() Token) {
+	ctx, c := invalidation.Collect(ctx)
+	return ctx, func() Token { return Token(c.Token()) }
+}
+
+// After makes a read observe the invalidations that a Token identifies. Use it to show users what
+// they have just written, whichever process serves their next request. If this process has
+// received these invalidations, which takes some milliseconds, the read may use its memory.
+// Otherwise it is a read with Fresh. So it never waits, and never costs more than one round trip to
+// Redis.
+//
+// A process remembers the last 1,024 invalidations that it has received (on a cluster in each of 16
+// ranges of keys); reads after older ones are like Fresh. After Options.MaxStaleness a Token is not
+// needed any more: give its cookie that life. A Token that is empty changes nothing. A Token that
+// is malformed, or from a cache with another Prefix, is no error: the read is like Fresh. So a Token
+// may come from a client.
+func After(t Token) ReadOption { return ReadOption{after: t} }
+
+// reads returns whether a read with options may use memory, and the mode in which it reads what is
+// not there.
+func (c *Cache) reads(options []ReadOption) (remembered bool, mode fetch.Mode) {
+	remembered, mode = true, fetch.Plain
+	for _, o := range options {
+		if o.fresh || o.after != "" {
+			mode = fetch.Fresh
+		}
+		remembered = remembered && !o.fresh && (o.after == "" || c.bus != nil && c.bus.HasReceived(string(o.after)))
+	}
+	return remembered, mode
+}

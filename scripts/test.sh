@@ -138,7 +138,7 @@ job() {
 tests() {
 	export half shares unraced_shares unraced here on_valkey not_on_valkey protocol
 	export -f run job others share workspace
-	queue | xargs -P 6 -n 1 bash -c 'job "$1"' job
+	queue | xargs -P 4 -n 1 bash -c 'job "$1"' job
 }
 
 part "compile" build || exit 1

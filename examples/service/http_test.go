@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
 )
 
 // The routes, without any server.
@@ -19,7 +22,8 @@ func TestHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	s, err := open(t.Context(), db, rdb)
+	// A busy machine is no outage.
+	s, err := open(t.Context(), db, rdb, cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

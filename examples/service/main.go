@@ -23,6 +23,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/cacheaside/cacheaside"
 )
 
 func main() {
@@ -57,7 +59,8 @@ func run(ctx context.Context, c config, listener net.Listener) error {
 		return err
 	}
 	defer db.Close()
-	s, err := open(ctx, db, rdb)
+	// MaxLoads: what the database can serve, divided by the number of processes.
+	s, err := open(ctx, db, rdb, cacheaside.Options{Prefix: "shop", MaxLoads: 20})
 	if err != nil {
 		return err
 	}

@@ -36,16 +36,13 @@ var tables string
 
 // snippet: open
 // open makes the parts. The caller calls Run, which closes them.
-func open(ctx context.Context, db *database, rdb *redis.Client) (_ *service, err error) {
+func open(ctx context.Context, db *database, rdb *redis.Client, o cacheaside.Options) (_ *service, err error) {
 	s := &service{}
 	if s.metrics, err = newMetrics(); err != nil {
 		return nil, err
 	}
-	// MaxLoads: what the database can serve, divided by the number of processes.
-	s.Stack, err = stack.New(db.DB, rdb, &stack.Options{
-		Cache: &cacheaside.Options{Prefix: "shop", MaxLoads: 20, Observer: s.metrics},
-	})
-	if err != nil {
+	o.Observer = s.metrics
+	if s.Stack, err = stack.New(db.DB, rdb, &stack.Options{Cache: &o}); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -426,7 +426,7 @@ func TestMemoryHitsOfARareKey(t *testing.T) {
 			o.MaxStaleness = time.Minute // few polls
 			p := start(t, b, newTable(map[int]string{1: "a"}), o, &cacheaside.LoaderOptions{MemoryTTL: memoryTTL})
 			defer p.cache.Close()
-			const reads = 1800 // ten hours
+			const reads = 450 // two and a half hours
 			for range reads {
 				p.want(t, 1, "a", nil)
 				time.Sleep(20 * time.Second)

@@ -38,8 +38,12 @@ func TestAfter(t *testing.T) {
 			return errors.Join(p.Invalidate(ctx, 2), p.Invalidate(ctx, 1))
 		},
 	} {
+		servers := each
+		if name == "keys" {
+			servers = everywhere
+		}
 		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(t *testing.T, b backend) {
+			servers(t, func(t *testing.T, b backend) {
 				flushAll(t, b)
 				d := newTable(map[int]string{1: "red old", 2: "red old"})
 				options := byParityAndColor()

@@ -376,6 +376,55 @@ func ExampleReadOption() {
 	// Output: new <nil>
 }
 
+// After is for a read that must see a certain write, for example that of the same user. Its token
+// comes from Collect, and fits into a cookie.
+func ExampleAfter() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	row := "old"
+	load := func(context.Context, int64) (string, error) { return row, nil }
+	here, _ := cacheaside.New(rdb, patient) // the process that serves the next request
+	defer here.Close()
+	reader, _ := cacheaside.NewLoader(here, "row", load, nil)
+	there, _ := cacheaside.New(rdb, patient) // the process that writes
+	defer there.Close()
+	writer, _ := cacheaside.NewLoader(there, "row", load, nil)
+
+	reader.Get(context.Background(), 1)
+	row = "new"
+	ctx, written := cacheaside.Collect(context.Background())
+	if err := writer.Invalidate(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reader.Get(context.Background(), 1, cacheaside.After(written())))
+	// Output: new <nil>
+}
+
+// Collect takes in only invalidations that are made with its context.
+func ExampleCollect() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, patient)
+	defer cache.Close()
+	titles, _ := cacheaside.NewLoader(cache, "title",
+		func(context.Context, int64) (string, error) { return "old", nil }, nil)
+
+	ctx, written := cacheaside.Collect(context.Background())
+	fmt.Println(written() == "")
+	titles.Invalidate(context.Background(), 1) // with another context
+	fmt.Println(written() == "")
+	titles.Invalidate(ctx, 1)
+	fmt.Println(written() == "")
+	// Output:
+	// true
+	// true
+	// false
+}
+
 // page is a key that is a struct.
 type page struct {
 	Path string

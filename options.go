@@ -246,17 +246,14 @@ type LoaderOptions struct {
 	ErrorTTL time.Duration
 }
 
-// A ReadOption changes one call of Get, GetMany or Each: Fresh or After.
-type ReadOption struct {
-	fresh bool
-	after Token
-}
+// A ReadOption changes one call of Get, GetMany or Each. It is Fresh, or the result of After.
+type ReadOption string
 
 // Fresh makes a read skip this process's memory tier, so that it observes every Invalidate, by
 // any process, that returned nil before the read began. Use it where a process must read what
 // another process has just written. It costs one round trip to Redis. With StaleWhenDown it fails
-// with ErrRedis while Redis is down. Treat Fresh as a constant.
-var Fresh = ReadOption{fresh: true}
+// with ErrRedis while Redis is down.
+const Fresh ReadOption = "fresh"
 
 // A DownPolicy selects what reads do while Redis is down: it cannot be reached, does not reply in
 // time, or refuses commands. Reads detect that. Each of the first few waits for

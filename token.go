@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"context"
+	"strings"
 
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
@@ -34,17 +35,26 @@ func Collect(ctx context.Context) (context.Context, func() Token) {
 // needed any more: give its cookie that life. A Token that is empty changes nothing. A Token that
 // is malformed, or from a cache with another Prefix, is no error: the read is like Fresh. So a Token
 // may come from a client.
-func After(t Token) ReadOption { return ReadOption{after: t} }
+func After(t Token) ReadOption {
+	if t == "" {
+		return ""
+	}
+	return ReadOption(afterToken + t)
+}
+
+const afterToken = "after "
 
 // reads returns whether a read with options may use memory, and the mode in which it reads what is
 // not there.
 func (c *Cache) reads(options []ReadOption) (remembered bool, mode fetch.Mode) {
 	remembered, mode = true, fetch.Plain
 	for _, o := range options {
-		if o.fresh || o.after != "" {
-			mode = fetch.Fresh
+		if o == "" {
+			continue
 		}
-		remembered = remembered && !o.fresh && (o.after == "" || c.bus != nil && c.bus.HasReceived(string(o.after)))
+		token, after := strings.CutPrefix(string(o), afterToken)
+		remembered = remembered && after && c.bus != nil && c.bus.HasReceived(token)
+		mode = fetch.Fresh
 	}
 	return remembered, mode
 }

@@ -15,8 +15,9 @@ type Token string
 // Collect returns a context, and a function that returns the Token of all invalidations that have
 // succeeded with that context so far. These are Invalidate, InvalidateAll, InvalidateGroup, their
 // Expire variants, InvalidateKeys, and the writes of a consistency.Writer with that context. Not
-// included are keys that a Writer has left to its queue, because Redis was down. In a cache without
-// Redis the Token is always empty. The function is safe for concurrent use.
+// included are keys that a Writer has left to its queue: at the level Async, or because Redis was
+// down. In a cache without Redis the Token is always empty. The function is safe for concurrent
+// use.
 //
 // If ctx comes from another Collect, that one collects the same invalidations too.
 func Collect(ctx context.Context) (context.Context, func() Token) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -194,6 +195,20 @@ func TestRefusedCommit(t *testing.T) {
 		"40003": false, "57P01": false, "08006": false} {
 		if commitRefused(&pgconn.PgError{Code: state}) != refused {
 			t.Errorf("%s: refused is not %v", state, refused)
+		}
+	}
+}
+
+// Who collects the context of an Update gets a token of the keys that it has invalidated, at each
+// level that does so before it returns.
+func TestUpdateIsCollected(t *testing.T) {
+	x := start(t, setup{})
+	for _, level := range levels {
+		x.reset()
+		ctx, written := cacheaside.Collect(x.t.Context())
+		x.check(x.At(level).Update(ctx, set(1, "new"), x.rows.Key(1)))
+		if got := written() != ""; got != (level != Async) {
+			x.t.Errorf("%v: a token: %v", level, got)
 		}
 	}
 }

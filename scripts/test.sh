@@ -133,8 +133,9 @@ job() {
 	*) run "$file" "$1" "$race" -p 1 ./... ;;
 	esac
 }
-# Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
-# cores busy. Eight took about as long.
+# Tests also wait, so more of them run at once than a small machine has cores: four, which keep two
+# cores busy. With six they wait for each other, and what a server or a process does takes so long
+# that tests take it for an outage.
 tests() {
 	export half shares unraced_shares unraced here on_valkey not_on_valkey protocol
 	export -f run job others share workspace

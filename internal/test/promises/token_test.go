@@ -3,25 +3,33 @@ package promises
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// gather makes Redis gather announcements for most of a second before it delivers them.
-func (b backend) gather(t *testing.T) {
+// gather makes Redis gather announcements for some time, of less than a second, before it delivers
+// them.
+func (b backend) gather(t *testing.T, some time.Duration) {
 	t.Helper()
 	now, err := b.admin.Time(t.Context()).Result()
 	for rng := 0; rng < conn.Ranges && err == nil; rng++ {
 		err = b.admin.HSet(t.Context(), invalidation.Numbers("cacheaside", rng), ":due",
-			strconv.FormatInt(now.UnixMicro()+900_000, 10)).Err()
+			strconv.FormatInt(now.Add(some).UnixMicro(), 10)).Err()
 	}
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 }
 
@@ -54,7 +62,7 @@ func TestAfter(t *testing.T) {
 				q.want(t, 1, "red old", nil)
 				d.write(1, "red new")
 				d.write(2, "red new")
-				b.gather(t)
+				b.gather(t, 900*time.Millisecond)
 				ctx, written := cacheaside.Collect(t.Context())
 				if err := invalidate(ctx, q); err != nil {
 					t.Fatal(err)
@@ -108,4 +116,99 @@ func TestTokensFromElsewhere(t *testing.T) {
 			t.Errorf("%s: %d hits in memory, want %d", name, hits, c.hits)
 		}
 	}
+}
+
+// Four processes write rows, and read rows of which another one has told them, while connections are
+// cut and announcements are late. No read returns a row from before its token.
+func TestTokensUnderFaults(t *testing.T) {
+	const processes, rows, writes = 4, 4, 50
+	server, b := testenv.SharedRedis(t), plainBackend(t)
+	flushAll(t, b)
+	d := newTable(map[int]string{})
+	type told struct {
+		version int
+		token   cacheaside.Token
+	}
+	var news [rows]atomic.Pointer[told]
+	var fleet []process
+	var proxies []*testenv.Proxy
+	o := cacheaside.Options{RedisTimeout: 200 * time.Millisecond}
+	for range processes {
+		proxy := testenv.NewProxy(t, server.Addr)
+		rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, ContextTimeoutEnabled: true, MaxRetries: -1})
+		t.Cleanup(func() { rdb.Close() })
+		c, err := newCache(rdb, &o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l, err := cacheaside.NewLoader(c, "row", d.load, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fleet, proxies = append(fleet, process{Loader: l, cache: c}), append(proxies, proxy)
+	}
+	var writers, others sync.WaitGroup
+	ended := make(chan struct{})
+	for row := range rows {
+		writers.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(row)))
+			for version := 1; version <= writes; version++ {
+				d.write(row, strconv.Itoa(version))
+				ctx, written := cacheaside.Collect(t.Context())
+				for fleet[r.IntN(processes)].Invalidate(ctx, row) != nil {
+					time.Sleep(time.Millisecond)
+				}
+				news[row].Store(&told{version, written()})
+				time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
+			}
+		})
+	}
+	var hits, reads atomic.Int64
+	for n, p := range fleet {
+		others.Go(func() {
+			r := rand.New(rand.NewPCG(2, uint64(n)))
+			for row := 0; ; row = (row + 1) % rows {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				after := news[row].Load()
+				if after == nil {
+					continue
+				}
+				if r.IntN(2) == 0 { // some time later
+					time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
+				}
+				before := p.Stats().MemoryHits
+				got, err := p.Get(t.Context(), row, cacheaside.After(after.token))
+				if version, _ := strconv.Atoi(got); err == nil && version < after.version {
+					t.Errorf("process %d: row %d has version %d after version %d was invalidated", n, row, version,
+						after.version)
+				}
+				reads.Add(1)
+				hits.Add(p.Stats().MemoryHits - before)
+			}
+		})
+	}
+	others.Go(func() {
+		r := rand.New(rand.NewPCG(3, 0))
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Duration(r.IntN(100)) * time.Millisecond):
+			}
+			b.gather(t, 100*time.Millisecond)
+			proxy := proxies[r.IntN(processes)]
+			proxy.Cut()
+			time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
+			proxy.Restore()
+		}
+	})
+	writers.Wait()
+	close(ended)
+	others.Wait()
+	t.Logf("%d reads, %d of them from memory", reads.Load(), hits.Load())
 }

@@ -275,7 +275,7 @@ func TestMalformedRepliesCountAsMissing(t *testing.T) {
 			t.Errorf("%q", answer)
 		}
 		m := &Meter{results: make([]Result, 1)}
-		m.count([]*probe{{sample: &sample{}, redis: measure.None}}, 1, []string{answer}, nil)
+		m.count([]*probe{{sample: &sample{}, redis: measure.None}}, 1, 1, []string{answer}, nil)
 		if l := m.results[0]; l.Consistent != 0 || l.Unanswered != 1 || m.stats.Malformed != 1 {
 			t.Errorf("%q: %+v", answer, l)
 		}

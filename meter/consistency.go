@@ -17,6 +17,12 @@ type Consistency struct {
 	// interval, by Clopper and Pearson, for all writes that could have been sampled. Without
 	// samples they are 0, 0 and 1.
 	Share, Low, High float64
+
+	// Asked is the share of the processes that have replied to a question. It is 1 unless there are
+	// more than Options.MaxReplies. If it is less, a difference in a single process is found with
+	// this probability. So the true share of the writes can be greater than Share, up to Share
+	// divided by Asked. High is for that case: the limit of the interval, divided by Asked.
+	Asked float64
 }
 
 // Nines returns -log10 of Share: 3 for one in a thousand. It is 0 without samples, and +Inf if no
@@ -36,10 +42,14 @@ func nines(share float64, samples int64) float64 {
 
 // String formats c for a log. It rounds NinesAtLeast down.
 func (c Consistency) String() string {
-	return fmt.Sprintf("within %v: %d of %d different, so %.2g (%.2g to %.2g, 95 %%): %.1f nines, at least %.1f; %d "+
+	text := fmt.Sprintf("within %v: %d of %d different, so %.2g (%.2g to %.2g, 95 %%): %.1f nines, at least %.1f; %d "+
 		"undecided",
 		c.After, c.Different, c.Samples, c.Share, c.Low, c.High, c.Nines(), math.Floor(c.NinesAtLeast()*10)/10,
 		c.Undecided)
+	if c.Asked > 0 && c.Asked < 1 {
+		text += fmt.Sprintf("; %.2g %% of the processes asked", 100*c.Asked)
+	}
+	return text
 }
 
 // interval returns the confidence interval of Clopper and Pearson (Biometrika 26, 1934): all

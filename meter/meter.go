@@ -29,8 +29,10 @@ type Meter struct {
 	mu       sync.Mutex
 	queues   [][]*sample // samples that wait for each of Options.After, in the order of their writes
 	inFlight int
-	stats    Stats
-	results  []Result
+	// processes that were subscribed at the last question; 0: not known
+	listeners int
+	stats     Stats
+	results   []Result
 
 	ctx           context.Context
 	cancel        context.CancelFunc

@@ -261,6 +261,10 @@ func TestMeterFindsStaleCopies(t *testing.T) {
 					}
 					return
 				}
+				if decided := got.Consistent + got.Different; (got.Listening > 0) != (decided > 0) || got.Replied > got.Listening {
+					t.Errorf("%d processes, %d replies", got.Listening, got.Replied)
+				}
+				got.Listening, got.Replied = 0, 0
 				if got != c.want {
 					t.Errorf("got  %+v\nwant %+v\n%+v", got, c.want, f.m.Stats())
 				}

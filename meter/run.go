@@ -2,6 +2,7 @@ package meter
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -90,7 +91,8 @@ func (m *Meter) ask(probes []*probe) {
 	m.mu.Lock()
 	m.stats.Questions++
 	m.mu.Unlock()
-	q := measure.Question{ID: rand.Uint64(), Patience: m.options.Patience, Keys: make([]measure.Asked, len(probes))}
+	q := measure.Question{ID: rand.Uint64(), Patience: m.options.Patience, Keys: make([]measure.Asked, len(probes)),
+		Share: m.share()}
 	for i, l := range probes {
 		q.Keys[i] = measure.Asked{Loader: l.Loader, Hash: l.Hash, Ago: time.Since(l.time)}
 	}
@@ -108,8 +110,18 @@ func (m *Meter) ask(probes []*probe) {
 		replies, err = m.cache.Replies(m.ctx, q.ID)
 	}
 	if m.ctx.Err() == nil {
-		m.count(probes, listeners, replies, err)
+		m.count(probes, q.Share, listeners, replies, err)
 	}
+}
+
+// share returns the share of the processes that are to reply to the next question.
+func (m *Meter) share() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listeners <= m.options.MaxReplies {
+		return 1
+	}
+	return float64(m.options.MaxReplies) / float64(m.listeners)
 }
 
 // checkRedis checks the entries of the keys in Redis, maxCompares concurrently.
@@ -132,7 +144,7 @@ func (m *Meter) checkRedis(probes []*probe) {
 }
 
 // count adds the results of a question to the counters.
-func (m *Meter) count(probes []*probe, listeners int, replies []string, err error) {
+func (m *Meter) count(probes []*probe, share float64, listeners int, replies []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
@@ -151,9 +163,14 @@ func (m *Meter) count(probes []*probe, listeners int, replies []string, err erro
 			m.stats.Malformed++
 		}
 	}
-	m.stats.Asked += int64(max(listeners, len(replies)))
+	m.listeners = max(listeners, len(replies))
+	expected := share * float64(m.listeners)
+	m.stats.Asked += int64(math.Round(max(expected, float64(len(replies)))))
 	m.stats.Answered += int64(len(read))
-	silent := len(read) < max(listeners, len(replies))
+	silent := len(read) < m.listeners
+	if share < 1 { // one question in 700 gets fewer replies by chance
+		silent = float64(len(read)) < expected-3*math.Sqrt(expected*(1-share))
+	}
 	for i, l := range probes {
 		to := &m.results[l.index]
 		to.Redis.add(l.redis)
@@ -170,6 +187,7 @@ func (m *Meter) count(probes []*probe, listeners int, replies []string, err erro
 		switch {
 		case different:
 			to.Different++
+			to.decided(m.listeners, len(read))
 			continue
 		case silent:
 			to.Unanswered++
@@ -177,10 +195,16 @@ func (m *Meter) count(probes []*probe, listeners int, replies []string, err erro
 			to.NotKnown++
 		default:
 			to.Consistent++
+			to.decided(m.listeners, len(read))
 			continue
 		}
 		to.Undecided++
 	}
+}
+
+func (r *Result) decided(listening, replied int) {
+	r.Listening += int64(listening)
+	r.Replied += int64(replied)
 }
 
 // readable reports whether a reply has a valid verdict for each of n keys.

@@ -18,9 +18,11 @@ type Stats struct {
 
 	Questions       int64 // questions asked
 	QuestionsFailed int64 // questions that Redis did not accept, or whose replies could not be read
-	Asked           int64 // the sum over all questions of the processes that were subscribed
-	Answered        int64 // processes in Asked that replied
-	Malformed       int64 // invalid replies
+	// the sum over all questions of the processes that were subscribed, in a large fleet of those of
+	// which replies were expected (see Options.MaxReplies)
+	Asked     int64
+	Answered  int64 // processes that replied
+	Malformed int64 // invalid replies
 
 	Results []Result // one for each of Options.After
 }
@@ -36,10 +38,14 @@ type Result struct {
 	// The reason why a check is undecided: the first that applies.
 	Late       int64 // the check was too late to count for its time: this process or Redis was too slow
 	Failed     int64 // its question failed
-	Unanswered int64 // not all processes replied
+	Unanswered int64 // not all processes replied, or in a large fleet clearly fewer than expected
 	NotKnown   int64 // the state of a copy in a process or in Redis is unknown
 
 	Redis, Memory Copies
+
+	// the sums over all decided checks of the processes that were subscribed, and of those that
+	// replied
+	Listening, Replied int64
 }
 
 // Copies counts the states of copies, in Redis or in the memory of all processes that replied.
@@ -97,5 +103,9 @@ func (r Result) consistency() Consistency {
 		c.Share = float64(c.Different) / float64(c.Samples)
 	}
 	c.Low, c.High = interval(c.Different, c.Samples)
+	if c.Asked = 1; r.Replied < r.Listening {
+		c.Asked = float64(r.Replied) / float64(r.Listening)
+		c.High = min(1, c.High/max(c.Asked, 1e-9))
+	}
 	return c
 }

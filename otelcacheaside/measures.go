@@ -339,7 +339,7 @@ var meterMeasures = []measure[meter.Stats]{
 	{name: "meter.questions.failed", unit: "{question}",
 		about: "Questions that failed in Redis, or whose replies could not be read.",
 		of:    func(s *meter.Stats) float64 { return float64(s.QuestionsFailed) }},
-	{name: "meter.asked", unit: "{process}", about: "Processes that received a question, summed over all questions.",
+	{name: "meter.asked", unit: "{process}", about: "Processes of which replies were expected, summed over all questions.",
 		of: func(s *meter.Stats) float64 { return float64(s.Asked) }},
 	{name: "meter.answered", unit: "{process}", about: "Processes that replied, summed over all questions.",
 		of: func(s *meter.Stats) float64 { return float64(s.Answered) }},
@@ -369,6 +369,12 @@ var resultMeasures = []measure[meter.Result]{
 	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.",
 		with: []attribute.KeyValue{attribute.String("cacheaside.why", "not_known")},
 		of:   func(s *meter.Result) float64 { return float64(s.NotKnown) }},
+	{name: "meter.checks.listening", unit: "{process}",
+		about: "Processes that received the questions of checks with a result.",
+		of:    func(s *meter.Result) float64 { return float64(s.Listening) }},
+	{name: "meter.checks.replied", unit: "{process}",
+		about: "Processes that replied to the questions of checks with a result.",
+		of:    func(s *meter.Result) float64 { return float64(s.Replied) }},
 	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.",
 		with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy",
 			"none")}, of: func(s *meter.Result) float64 { return float64(s.Redis.None) }},
@@ -411,6 +417,8 @@ var consistencyMeasures = []measure[meter.Consistency]{
 		of: func(s *meter.Consistency) float64 { return s.High }},
 	{name: "meter.nines", unit: "{nine}", about: "Nines of consistent writes, at the upper end of the interval.",
 		gauge: true, of: func(s *meter.Consistency) float64 { return s.NinesAtLeast() }},
+	{name: "meter.asked.share", unit: "1", about: "Share of the processes that have replied to a question.",
+		gauge: true, of: func(s *meter.Consistency) float64 { return s.Asked }},
 }
 
 func truth(b bool) float64 {

@@ -89,17 +89,20 @@ func (r *Responder) HandleQuestion(q invalidation.Question) {
 		r.bus.Unanswered()
 		return
 	}
+	r.memory.Index(true)
+	if r.idle == nil {
+		r.idle = time.AfterFunc(indexIdle, func() { r.memory.Index(false) })
+	}
+	r.idle.Reset(indexIdle)
+	if q.Share > 0 && rand.Float64() >= q.Share {
+		return // others reply
+	}
 	select {
 	case r.slots <- struct{}{}:
 	default:
 		r.bus.Unanswered()
 		return
 	}
-	r.memory.Index(true)
-	if r.idle == nil {
-		r.idle = time.AfterFunc(indexIdle, func() { r.memory.Index(false) })
-	}
-	r.idle.Reset(indexIdle)
 	r.running.Go(func() {
 		defer func() { <-r.slots }()
 		if !r.reply(q, now, age) {

@@ -37,6 +37,9 @@ type Question struct {
 	ID       uint64        `json:"id"`       // identifies the replies
 	Patience time.Duration `json:"patience"` // how long the asking process waits for replies
 	Keys     []Asked       `json:"keys"`
+	// Share is the probability with which a process replies, 0 for 1. Versions that do not know it
+	// always reply.
+	Share float64 `json:"share,omitempty"`
 }
 
 // Asked is a key in a question.
@@ -53,6 +56,9 @@ const NoMessage = "\xD1settle"
 func (q *Question) check() error {
 	if len(q.Keys) > MaxAsked {
 		return fmt.Errorf("a question about %d keys: at most %d", len(q.Keys), MaxAsked)
+	}
+	if !(q.Share >= 0 && q.Share <= 1) {
+		return fmt.Errorf("a question to a share %v of the processes", q.Share)
 	}
 	for _, k := range q.Keys {
 		if len(k.Loader) > maxLoader || !keys.ValidName(k.Loader) || k.Ago < 0 || k.Ago > maxAgo {

@@ -41,6 +41,7 @@ type Question struct {
 	ID       uint64
 	Patience time.Duration // how long the meter waits for replies
 	Keys     []Asked       // at most MaxAsked
+	Share    float64       // the probability with which a process replies; 0: 1
 }
 
 // MaxAsked is the maximum number of keys in a Question.

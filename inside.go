@@ -93,7 +93,8 @@ func (m meterCache) Ask(ctx context.Context, q measure.Question) (listeners int,
 	for i, k := range q.Keys {
 		asked[i] = invalidation.Asked(k)
 	}
-	return m.bus.Ask(ctx, invalidation.Question{ID: q.ID, Patience: q.Patience, Keys: asked, Share: q.Share}, repliesTTL)
+	return m.bus.Ask(ctx, invalidation.Question{ID: q.ID, Patience: q.Patience, Keys: asked, Share: q.Share},
+		repliesTTL)
 }
 
 func (m meterCache) Replies(ctx context.Context, id uint64) ([]string, error) {

@@ -34,8 +34,8 @@ func Collect(ctx context.Context) (context.Context, func() Token) {
 // A process remembers the last 1,024 invalidations that it has received (on a cluster in each of 16
 // ranges of keys); reads after older ones are like Fresh. After Options.MaxStaleness a Token is not
 // needed any more: give its cookie that life. A Token that is empty changes nothing. A Token that
-// is malformed, or from a cache with another Prefix, is no error: the read is like Fresh. So a Token
-// may come from a client.
+// is malformed, or from a cache with another Prefix, is no error: the read is like Fresh. So a
+// Token may come from a client.
 func After(t Token) ReadOption {
 	if t == "" {
 		return ""

@@ -261,7 +261,8 @@ func TestMeterFindsStaleCopies(t *testing.T) {
 					}
 					return
 				}
-				if decided := got.Consistent + got.Different; (got.Listening > 0) != (decided > 0) || got.Replied > got.Listening {
+				decided := got.Consistent + got.Different
+				if (got.Listening > 0) != (decided > 0) || got.Replied > got.Listening {
 					t.Errorf("%d processes, %d replies", got.Listening, got.Replied)
 				}
 				got.Listening, got.Replied = 0, 0

@@ -17,7 +17,7 @@ func TestIntervalOfSampledProcesses(t *testing.T) {
 	contained, undecided := 0, int64(0)
 	for run := range runs {
 		r := rand.New(rand.NewPCG(1, uint64(run)))
-		m := &Meter{options: (&Options{MaxReplies: 30}).withDefaults(), results: make([]Result, 1), listeners: processes}
+		m := &Meter{options: Options{MaxReplies: 30}, results: make([]Result, 1), listeners: processes}
 		for range questions {
 			probes := make([]*probe, measure.MaxAsked)
 			different := make([]map[int]bool, len(probes)) // by process
@@ -64,7 +64,7 @@ func TestIntervalOfSampledProcesses(t *testing.T) {
 // A fleet of which many processes do not reply makes checks undecided, although only a share was
 // asked.
 func TestSampledProcessesAreSilent(t *testing.T) {
-	m := &Meter{options: (&Options{MaxReplies: 100}).withDefaults(), results: make([]Result, 1), listeners: 1000}
+	m := &Meter{options: Options{MaxReplies: 100}, results: make([]Result, 1), listeners: 1000}
 	for _, replies := range []int{100, 80, 60, 0} {
 		m.count([]*probe{{sample: &sample{}, redis: measure.None}}, m.share(), 1000,
 			slicesOf(replies, string([]byte{byte(measure.None)})), nil)

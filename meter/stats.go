@@ -18,8 +18,8 @@ type Stats struct {
 
 	Questions       int64 // questions asked
 	QuestionsFailed int64 // questions that Redis did not accept, or whose replies could not be read
-	// the sum over all questions of the processes that were subscribed, in a large fleet of those of
-	// which replies were expected (see Options.MaxReplies)
+	// the sum over all questions of the processes that were subscribed, in a large fleet of those
+	// of which replies were expected (see Options.MaxReplies)
 	Asked     int64
 	Answered  int64 // processes that replied
 	Malformed int64 // invalid replies

@@ -252,7 +252,7 @@ func Expire(ctx context.Context, key string) redis.Cmder {
 
 // Await looks up the keys of attempts, and counts this process among those who wait for the ends of
 // their leases. If enough processes wait, compared to those that listen to the channel, a lease is
-// awaited: see State.Awaited. The states are those of a lookup, with the time that leases have left.
+// awaited: see State.Awaited. The states are those of a lookup, and leases have their State.Left.
 func (s *Store) Await(ctx context.Context, attempts []*Attempt, channel string) {
 	s.evalAll(ctx, attempts, scriptCall{Script: awaitScript, args: func(to []any, _ *Attempt) []any {
 		return append(to, channel)

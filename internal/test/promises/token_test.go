@@ -118,8 +118,8 @@ func TestTokensFromElsewhere(t *testing.T) {
 	}
 }
 
-// Four processes write rows, and read rows of which another one has told them, while connections are
-// cut and announcements are late. No read returns a row from before its token.
+// Four processes write rows, and read rows of which another one has told them, while connections
+// are cut and announcements are late. No read returns a row from before its token.
 func TestTokensUnderFaults(t *testing.T) {
 	const processes, rows, writes = 4, 4, 50
 	server, b := testenv.SharedRedis(t), plainBackend(t)

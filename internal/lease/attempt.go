@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -257,14 +256,13 @@ func (s *Store) Await(ctx context.Context, attempts []*Attempt, channel string) 
 	s.evalAll(ctx, attempts, scriptCall{Script: awaitScript, args: func(to []any, _ *Attempt) []any {
 		return append(to, channel)
 	}, reply: func(a *Attempt, v any, err error) {
-		left := ""
-		if found, _ := v.(string); len(found) > leaseSize && found[0] == leaseByte {
-			v, left = found[:leaseSize], found[leaseSize:]
+		left := int64(0)
+		if lease, ok := v.([]any); ok && len(lease) == 2 {
+			v = lease[0]
+			left, _ = lease[1].(int64)
 		}
 		a.State, a.Err = taken(a, v, err)
-		if ms, err := strconv.ParseInt(left, 10, 32); err == nil {
-			a.State.Left = time.Duration(ms) * time.Millisecond
-		}
+		a.State.Left = time.Duration(left) * time.Millisecond
 	}})
 }
 

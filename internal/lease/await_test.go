@@ -73,6 +73,11 @@ func TestAwaitWithoutALease(t *testing.T) {
 			t.Errorf("found %q", s.Entry.Payload)
 		}
 		b.payload("k", "v")
+		foreign := append([]byte{leaseByte}, make([]byte, 2*leaseSize)...)
+		if err := b.rdb.Set(b.ctx, "k", foreign, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		b.await("k", Unknown)
 	})
 }
 

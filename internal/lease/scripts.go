@@ -102,19 +102,18 @@ return stored`)
 // in the second byte of the lease. If one of awaitedShare subscribers of the channel ARGV[1] waits,
 // the lease is awaited, which the highest bit shows: the script that ends the lease returns 2
 // instead of 1, and its caller announces the end. With fewer, their polls cost Redis less than a
-// message to all subscribers. The script returns the first FirstRead bytes of the key, and after a
-// lease the milliseconds of its life that are left, in decimal. Versions that do not know the byte
-// ignore it.
+// message to all subscribers. The script returns the first FirstRead bytes of the key, and with a
+// lease the milliseconds of its life that are left. Versions that do not know the byte ignore it.
 var awaitScript = conn.NewScript(`
 local v = redis.call('GETRANGE', KEYS[1], 0, ` + strconv.Itoa(FirstRead-1) + `)
 if #v ~= 14 or string.byte(v, 1) ~= 0xA1 then return v end
 local left = redis.call('PTTL', KEYS[1])
-if string.byte(v, 2) >= 128 then return v .. left end
+if string.byte(v, 2) >= 128 then return {v, left} end
 local n = math.min(string.byte(v, 2) + 1, 127)
 local listeners = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])[2] or 0 -- 0 also if the user may not ask
 if n == 127 or n * ` + strconv.Itoa(awaitedShare) + ` >= listeners then n = n + 128 end
-if type(redis.pcall('SETRANGE', KEYS[1], 1, string.char(n))) == 'table' then return v .. left end
-return string.sub(v, 1, 1) .. string.char(n) .. string.sub(v, 3) .. left`)
+if type(redis.pcall('SETRANGE', KEYS[1], 1, string.char(n))) == 'table' then return {v, left} end
+return {string.sub(v, 1, 1) .. string.char(n) .. string.sub(v, 3), left}`)
 
 // awaitedShare is the number of messages that cost Redis as much as the polls of a waiting process.
 const awaitedShare = 32

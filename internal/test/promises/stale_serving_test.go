@@ -295,8 +295,10 @@ func TestStaleSetRenewal(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		reached, resume := d.pause(2)
 		defer resume()
-		time.Sleep(60 * time.Millisecond)
-		p.want(t, 1, "old", nil)
+		testenv.Eventually(t, "the end of the TTL", func() bool {
+			p.want(t, 1, "old", nil)
+			return p.Stats().Stale > 0
+		})
 		reach(t, reached, "the reload")
 		d.write(1, "new")
 		if err := q.Invalidate(t.Context(), 1); err != nil {

@@ -16,8 +16,8 @@ type Token string
 // succeeded with that context so far. These are Invalidate, InvalidateAll, InvalidateGroup, their
 // Expire variants, InvalidateKeys, and the writes of a consistency.Writer with that context. Not
 // included are keys that a Writer has left to its queue: at the level Async, or because Redis was
-// down. In a cache without Redis the Token is always empty. The function is safe for concurrent
-// use.
+// down. The function is safe for concurrent use. In a cache without Redis the Token is always
+// empty. If the invalidations belong to several caches, reads after the Token are like Fresh.
 //
 // If ctx comes from another Collect, that one collects the same invalidations too.
 func Collect(ctx context.Context) (context.Context, func() Token) {
@@ -26,16 +26,16 @@ func Collect(ctx context.Context) (context.Context, func() Token) {
 }
 
 // After makes a read observe the invalidations that a Token identifies. Use it to show users what
-// they have just written, whichever process serves their next request. If this process has
-// received these invalidations, which takes some milliseconds, the read may use its memory.
-// Otherwise it is a read with Fresh. So it never waits, and never costs more than one round trip to
-// Redis.
+// they have just written, if another process serves their next request. An invalidation reaches
+// other processes within some milliseconds. Once this process has received it, the read may use
+// memory. Until then it is a read with Fresh: it costs a round trip to Redis, and does not wait for
+// the invalidation. After an Expire it may return the stale value, like other reads.
 //
 // A process remembers the last 1,024 invalidations that it has received (on a cluster in each of 16
 // ranges of keys); reads after older ones are like Fresh. After Options.MaxStaleness a Token is not
 // needed any more: give its cookie that life. A Token that is empty changes nothing. A Token that
-// is malformed, or from a cache with another Prefix, is no error: the read is like Fresh. So a
-// Token may come from a client.
+// is malformed, or from a cache with another Prefix, is no error: the read is like Fresh. In a
+// cache without Redis each Token changes nothing. So a Token may come from a client.
 func After(t Token) ReadOption {
 	if t == "" {
 		return ""
@@ -45,16 +45,16 @@ func After(t Token) ReadOption {
 
 const afterToken = "after "
 
-// reads returns whether a read with options may use memory, and the mode in which it reads what is
-// not there.
+// reads reports whether a read with options may use memory, and returns the mode of its trip to
+// Redis.
 func (c *Cache) reads(options []ReadOption) (remembered bool, mode fetch.Mode) {
 	remembered, mode = true, fetch.Plain
 	for _, o := range options {
-		if o == "" {
+		token, after := strings.CutPrefix(string(o), afterToken)
+		if o == "" || after && c.bus == nil {
 			continue
 		}
-		token, after := strings.CutPrefix(string(o), afterToken)
-		remembered = remembered && after && c.bus != nil && c.bus.HasReceived(token)
+		remembered = remembered && after && c.bus.HasReceived(token)
 		mode = fetch.Fresh
 	}
 	return remembered, mode

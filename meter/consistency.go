@@ -18,11 +18,11 @@ type Consistency struct {
 	// samples they are 0, 0 and 1.
 	Share, Low, High float64
 
-	// Asked is the share of the processes that have replied to a question. It is 1 unless there are
-	// more than Options.MaxReplies. If it is less, a difference in a single process is found with
-	// this probability. So the true share of the writes can be greater than Share, up to Share
-	// divided by Asked. High is for that case: the limit of the interval, divided by Asked.
-	Asked float64
+	// Replied is the share of the processes that have replied. In a fleet of more than 100
+	// processes about 100 reply to each question, at random. If Replied is less than 1, a
+	// difference in a single process is found with this probability. So Share can be too small, and
+	// High is the limit of the interval, divided by Replied. Replied is 0 without samples.
+	Replied float64
 }
 
 // Nines returns -log10 of Share: 3 for one in a thousand. It is 0 without samples, and +Inf if no
@@ -46,8 +46,8 @@ func (c Consistency) String() string {
 		"undecided",
 		c.After, c.Different, c.Samples, c.Share, c.Low, c.High, c.Nines(), math.Floor(c.NinesAtLeast()*10)/10,
 		c.Undecided)
-	if c.Asked > 0 && c.Asked < 1 {
-		text += fmt.Sprintf("; %.2g %% of the processes asked", 100*c.Asked)
+	if c.Replied > 0 && c.Replied < 1 {
+		text += fmt.Sprintf("; %.2g %% of the processes have replied", 100*c.Replied)
 	}
 	return text
 }

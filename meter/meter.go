@@ -51,6 +51,8 @@ const (
 	maxQuestions  = 64
 	maxCompares   = 16 // by one question
 	helloInterval = 10 * time.Second
+	// meanReplies is how many processes of a larger fleet reply to a question, on average.
+	meanReplies = 100
 )
 
 // New starts a Meter for the invalidations of this process through cache: those by Invalidate and

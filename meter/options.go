@@ -33,11 +33,6 @@ type Options struct {
 	// MaxSamples is the maximum number of samples that wait for the times of After. Further
 	// samples are dropped. Default: 20,000, about 4 MB. From 1 to 10 million.
 	MaxSamples int
-
-	// MaxReplies is the maximum number of processes that reply to a question, on average. In a
-	// larger fleet each process replies to a share of the questions, at random, so that their cost
-	// does not grow with the fleet; see Consistency.Asked. Default: 100. From 10 to 4,000.
-	MaxReplies int
 }
 
 func (o *Options) withDefaults() Options {
@@ -53,7 +48,6 @@ func (o *Options) withDefaults() Options {
 	d.LoadRate = cmp.Or(d.LoadRate, 50)
 	d.Patience = cmp.Or(d.Patience, 2*time.Second)
 	d.MaxSamples = cmp.Or(d.MaxSamples, 20_000)
-	d.MaxReplies = cmp.Or(d.MaxReplies, 100)
 	return d
 }
 
@@ -75,8 +69,6 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.Patience %v: from %v to 10s", o.Patience, minPatience)
 	case o.MaxSamples < 1 || o.MaxSamples > 10_000_000:
 		return fmt.Errorf("Options.MaxSamples %d: from 1 to 10 million", o.MaxSamples)
-	case o.MaxReplies < 10 || o.MaxReplies > 4000:
-		return fmt.Errorf("Options.MaxReplies %d: from 10 to 4,000", o.MaxReplies)
 	}
 	for i, d := range o.After {
 		if d < minAfter || d > time.Hour {

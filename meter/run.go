@@ -118,10 +118,7 @@ func (m *Meter) ask(probes []*probe) {
 func (m *Meter) share() float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.listeners <= m.options.MaxReplies {
-		return 1
-	}
-	return float64(m.options.MaxReplies) / float64(m.listeners)
+	return meanReplies / float64(max(m.listeners, meanReplies))
 }
 
 // checkRedis checks the entries of the keys in Redis, maxCompares concurrently.

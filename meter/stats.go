@@ -18,10 +18,10 @@ type Stats struct {
 
 	Questions       int64 // questions asked
 	QuestionsFailed int64 // questions that Redis did not accept, or whose replies could not be read
-	// the sum over all questions of the processes that were subscribed, in a large fleet of those
-	// of which replies were expected (see Options.MaxReplies)
+	// the replies that were expected, summed over all questions: one from each process that was
+	// subscribed, or 100 from more processes
 	Asked     int64
-	Answered  int64 // processes that replied
+	Answered  int64 // replies
 	Malformed int64 // invalid replies
 
 	Results []Result // one for each of Options.After
@@ -103,9 +103,9 @@ func (r Result) consistency() Consistency {
 		c.Share = float64(c.Different) / float64(c.Samples)
 	}
 	c.Low, c.High = interval(c.Different, c.Samples)
-	if c.Asked = 1; r.Replied < r.Listening {
-		c.Asked = float64(r.Replied) / float64(r.Listening)
-		c.High = min(1, c.High/max(c.Asked, 1e-9))
+	if r.Listening > 0 {
+		c.Replied = float64(r.Replied) / float64(r.Listening)
+		c.High = min(1, c.High/max(c.Replied, 1e-9))
 	}
 	return c
 }

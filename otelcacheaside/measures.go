@@ -340,7 +340,7 @@ var meterMeasures = []measure[meter.Stats]{
 		about: "Questions that failed in Redis, or whose replies could not be read.",
 		of:    func(s *meter.Stats) float64 { return float64(s.QuestionsFailed) }},
 	{name: "meter.asked", unit: "{process}",
-		about: "Processes of which replies were expected, summed over all questions.",
+		about: "Replies of processes that were expected, summed over all questions.",
 		of:    func(s *meter.Stats) float64 { return float64(s.Asked) }},
 	{name: "meter.answered", unit: "{process}", about: "Processes that replied, summed over all questions.",
 		of: func(s *meter.Stats) float64 { return float64(s.Answered) }},
@@ -418,8 +418,8 @@ var consistencyMeasures = []measure[meter.Consistency]{
 		of: func(s *meter.Consistency) float64 { return s.High }},
 	{name: "meter.nines", unit: "{nine}", about: "Nines of consistent writes, at the upper end of the interval.",
 		gauge: true, of: func(s *meter.Consistency) float64 { return s.NinesAtLeast() }},
-	{name: "meter.asked.share", unit: "1", about: "Share of the processes that have replied to a question.",
-		gauge: true, of: func(s *meter.Consistency) float64 { return s.Asked }},
+	{name: "meter.replied", unit: "1", about: "Share of the processes that have replied to a question.",
+		gauge: true, of: func(s *meter.Consistency) float64 { return s.Replied }},
 }
 
 func truth(b bool) float64 {

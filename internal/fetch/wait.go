@@ -63,16 +63,16 @@ func (b *batch) wait() {
 	}
 	woken := b.sleep(atStep(rounds, toWait), pause) // the caller checks ctx
 	for _, r := range atStep(rounds, toWait) {
-		if r.awaited && !woken && b.counts(r) {
-			r.counted, r.awaited = false, false // count looks it up
+		if r.awaited && !woken && b.canCount(r) {
+			r.counted, r.awaited = false, false // count looks up the key, and the rest of the lease's life
 		} else {
 			r.step = toLookUp
 		}
 	}
 }
 
-// waitFor notes the lease for which a round waits. state is that of its key, or nil for a refresh,
-// which requests the lease again.
+// waitFor notes the lease that a round waits for. state is that of its key, or nil for a refresh,
+// which requests the lease again. now is on the loader's clock.
 func (r *Round) waitFor(state *lease.State, now time.Duration) {
 	token, awaited, ends := lease.Token{}, false, time.Duration(0)
 	if state != nil && state.Kind == lease.Busy {
@@ -99,9 +99,9 @@ func (f *Fetcher) pause(r *Round, now time.Duration) time.Duration {
 	return gap
 }
 
-// counts reports whether the lease for which a round waits can count this process. The round must
-// receive the announcement of its end.
-func (b *batch) counts(r *Round) bool {
+// canCount reports whether this process can be counted in the lease that a round waits for. It must
+// receive the announcement of the lease's end.
+func (b *batch) canCount(r *Round) bool {
 	return !b.refresh && !r.forFresh && r.lease != (lease.Token{}) &&
 		b.fetcher.Memory != nil && b.fetcher.cache.Bus.Receives(r.slotRange)
 }
@@ -111,7 +111,7 @@ func (b *batch) counts(r *Round) bool {
 func (b *batch) count() {
 	var rounds []*Round
 	for _, r := range atStep(b.open, toWait) {
-		if r.counted || r.awaited || !b.counts(r) {
+		if r.counted || r.awaited || !b.canCount(r) {
 			continue
 		}
 		if mean := b.fetcher.Source.Pace.Mean(); r.waitingSince == 0 && mean != 0 && mean < shortLoad {

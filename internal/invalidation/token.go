@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// A token lists announcements, so that another process can tell whether it has received them. It is
-// base64 of:
+// A token lists announcements. Another process compares them with those that it has received. A
+// token is base64 of:
 //
 //	0..3   FNV-1a of the channel of the announcements
 //	4..12  the range (1 byte) and the number (8 bytes) of an announcement, and so on
@@ -25,8 +25,7 @@ import (
 const (
 	tokenHead = 4
 	tokenItem = 1 + 8
-	// maxTokenItems is the maximum number of announcements in a token. A token that would have more
-	// has one of a range that does not exist, which no process receives.
+	// maxTokenItems is the maximum number of announcements in a token.
 	maxTokenItems = 4 * conn.Ranges
 )
 
@@ -45,8 +44,10 @@ type Collector struct {
 	outer *Collector // also collects them; may be nil
 
 	mu      sync.Mutex
-	topic   string // of the last announcement
-	entries []tokenEntry
+	topic   string       // the channel of the announcements
+	entries []tokenEntry // at most maxTokenItems
+	// too many announcements, or those of several channels: no process has received all of them
+	unknowable bool
 }
 
 type collectorKey struct{}
@@ -68,19 +69,15 @@ func (b *Bus) collect(ctx context.Context, rng int, number uint64) {
 func (c *Collector) add(topic string, entries ...tokenEntry) {
 	for ; c != nil; c = c.outer {
 		c.mu.Lock()
-		if topic != c.topic && len(entries) > 0 { // of another cache: no process receives both
-			if c.topic != "" {
-				c.entries = append(c.entries, tokenEntry{rng: conn.Ranges})
-			}
-			c.topic = topic
-		}
+		c.unknowable = c.unknowable || c.topic != "" && c.topic != topic
+		c.topic = topic
 		for _, e := range entries {
 			c.entries = slices.DeleteFunc(c.entries, func(old tokenEntry) bool {
 				return old.rng == e.rng && old.number <= e.number
 			})
-			if len(c.entries) == maxTokenItems {
-				e = tokenEntry{rng: conn.Ranges}
-				c.entries = c.entries[:0]
+			if c.unknowable = c.unknowable || len(c.entries) == maxTokenItems; c.unknowable {
+				c.entries = nil
+				break
 			}
 			c.entries = append(c.entries, e)
 		}
@@ -93,18 +90,24 @@ func (c *Collector) addTo(ctx context.Context) {
 	to, _ := ctx.Value(collectorKey{}).(*Collector)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	to.add(c.topic, c.entries...)
+	if len(c.entries) > 0 {
+		to.add(c.topic, c.entries...)
+	}
 }
 
 // Token returns a token of the announcements so far, or "" if there were none.
 func (c *Collector) Token() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.entries) == 0 {
+	entries := c.entries
+	if c.unknowable {
+		entries = []tokenEntry{{rng: conn.Ranges}} // a range that does not exist
+	}
+	if len(entries) == 0 {
 		return ""
 	}
 	b := tokenOf(c.topic)
-	for _, e := range c.entries {
+	for _, e := range entries {
 		b = binary.BigEndian.AppendUint64(append(b, e.rng), e.number)
 	}
 	return base64.RawURLEncoding.EncodeToString(b)

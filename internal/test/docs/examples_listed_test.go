@@ -15,7 +15,8 @@ import (
 // beginnings lists the names that users begin with. Each has an Example with the name that godoc
 // requires. So has each exported function, except those that are named below.
 var beginnings = map[string]string{
-	".": `New NewLocal NewLoader NewBatchLoader Collect After SetTTL PreferPrimary KeyOf NormalizeOf CloneOf WeightOf GroupsOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
+	".": `New NewLocal NewLoader NewBatchLoader Collect After SetTTL PreferPrimary KeyOf NormalizeOf CloneOf WeightOf GroupsOf Error BatchError PanicError
+		Filter Codec DownPolicy ReadOption Options LoaderOptions
 		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
 		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.InvalidateGroup Loader.Expire Loader.ExpireGroup Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys Loader.GroupKey`,
 	"cacheasidetest": `New Process.Process Process.AwaitInvalidations Process.Forget Process.Cut Process.Hang Process.Join

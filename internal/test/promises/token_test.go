@@ -33,15 +33,17 @@ func (b backend) gather(t *testing.T, some time.Duration) {
 	}
 }
 
-// A read with After observes the invalidations of its token, although this process has not received
-// them yet. Once it has, memory serves the read.
+// A read with After observes the invalidations of its token before this process has received them.
+// After that, memory serves the read.
 func TestAfter(t *testing.T) {
 	for name, invalidate := range map[string]func(ctx context.Context, p process) error{
-		"keys":     func(ctx context.Context, p process) error { return p.Invalidate(ctx, 1, 2) },
-		"Expire":   func(ctx context.Context, p process) error { return p.Expire(ctx, 1, 2) },
-		"group":    func(ctx context.Context, p process) error { return p.InvalidateGroup(ctx, "red") },
-		"all":      func(ctx context.Context, p process) error { return p.InvalidateAll(ctx) },
-		"of Cache": func(ctx context.Context, p process) error { return p.cache.InvalidateKeys(ctx, p.Key(1), p.Key(2)) },
+		"keys":   func(ctx context.Context, p process) error { return p.Invalidate(ctx, 1, 2) },
+		"Expire": func(ctx context.Context, p process) error { return p.Expire(ctx, 1, 2) },
+		"group":  func(ctx context.Context, p process) error { return p.InvalidateGroup(ctx, "red") },
+		"all":    func(ctx context.Context, p process) error { return p.InvalidateAll(ctx) },
+		"of Cache": func(ctx context.Context, p process) error {
+			return p.cache.InvalidateKeys(ctx, p.Key(1), p.Key(2))
+		},
 		"two calls": func(ctx context.Context, p process) error {
 			return errors.Join(p.Invalidate(ctx, 2), p.Invalidate(ctx, 1))
 		},
@@ -118,18 +120,47 @@ func TestTokensFromElsewhere(t *testing.T) {
 	}
 }
 
-// Four processes write rows, and read rows of which another one has told them, while connections
+// In a cache without Redis a token changes nothing, also if a client has made it up. Otherwise each
+// of its reads would load.
+func TestTokensWithoutRedis(t *testing.T) {
+	c, err := cacheaside.NewLocal(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	d := newTable(map[int]string{1: "one"})
+	l, err := cacheaside.NewLoader(c, "row", d.load, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, token := cacheaside.Collect(t.Context())
+	if err := l.Invalidate(ctx, 1); err != nil || token() != "" {
+		t.Fatalf("%q, %v", token(), err)
+	}
+	for range 3 {
+		got, err := l.GetMany(t.Context(), []int{1}, cacheaside.After("made up"))
+		if got[1] != "one" || err != nil {
+			t.Errorf("%v, %v", got, err)
+		}
+		process{l, c}.settle()
+	}
+	if n := d.loads.Load(); n != 1 {
+		t.Errorf("%d loads", n)
+	}
+}
+
+// Four processes write rows, and read rows with the tokens of the others' writes, while connections
 // are cut and announcements are late. No read returns a row from before its token.
 func TestTokensUnderFaults(t *testing.T) {
 	const processes, rows, writes = 4, 4, 50
 	server, b := testenv.SharedRedis(t), plainBackend(t)
 	flushAll(t, b)
 	d := newTable(map[int]string{})
-	type told struct {
+	type written struct {
 		version int
 		token   cacheaside.Token
 	}
-	var news [rows]atomic.Pointer[told]
+	var newest [rows]atomic.Pointer[written]
 	var fleet []process
 	var proxies []*testenv.Proxy
 	o := cacheaside.Options{RedisTimeout: 200 * time.Millisecond}
@@ -155,11 +186,11 @@ func TestTokensUnderFaults(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, uint64(row)))
 			for version := 1; version <= writes; version++ {
 				d.write(row, strconv.Itoa(version))
-				ctx, written := cacheaside.Collect(t.Context())
+				ctx, token := cacheaside.Collect(t.Context())
 				for fleet[r.IntN(processes)].Invalidate(ctx, row) != nil {
 					time.Sleep(time.Millisecond)
 				}
-				news[row].Store(&told{version, written()})
+				newest[row].Store(&written{version, token()})
 				time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
 			}
 		})
@@ -174,7 +205,7 @@ func TestTokensUnderFaults(t *testing.T) {
 					return
 				default:
 				}
-				after := news[row].Load()
+				after := newest[row].Load()
 				if after == nil {
 					continue
 				}

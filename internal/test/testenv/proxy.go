@@ -85,8 +85,8 @@ func (p *Proxy) decide(chunk []byte) Action {
 	return p.onRequest(chunk)
 }
 
-// Trips returns how often clients have sent something and waited for the reply. A request that
-// arrives in several chunks is one, because the reply comes after the last.
+// Trips returns how often clients have sent something and received a reply to it. A request that
+// arrives in several chunks counts once.
 func (p *Proxy) Trips() int { return int(p.trips.Load()) }
 
 // Cut resets all connections, discards the bytes in transit, and refuses new connections until

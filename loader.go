@@ -201,7 +201,10 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 			return *new(V), err
 		}
 	}
-	remembered, mode := l.cache.reads(options)
+	remembered, mode := true, fetch.Plain
+	if len(options) > 0 {
+		remembered, mode = l.cache.reads(options)
+	}
 	if remembered {
 		if item, ok := l.rows.Remembered(key); ok {
 			return l.result(item.Value, item.Null)

@@ -3,6 +3,7 @@ package invalidation
 import (
 	"context"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -206,6 +207,23 @@ func TestCloseDeliversGathered(t *testing.T) {
 		t.Errorf("%d bytes are pending", len(s))
 	}
 	b.until("each key is outdated", func() bool { return m.has(20) })
+}
+
+// A process that comes late may find that others have delivered its announcements, and that more
+// were gathered since. It delivers these when their time has come: their process has seen that a
+// delivery is in progress, and starts none.
+func TestLateDeliveryWaitsForMore(t *testing.T) {
+	b := newBackend(t, testenv.StartRedis(t).Client(t))
+	listener, m := b.listen(time.Minute) // it does not poll in time
+	b.crowd(listener)
+	c := b.writer()
+	now, err := b.rdb.Time(b.ctx).Result()
+	b.check(err)
+	due := strconv.FormatInt(now.Add(300*time.Millisecond).UnixMicro(), 10)
+	b.check(b.rdb.HSet(b.ctx, c.keys[0], ":due", due).Err())
+	next := b.untilPending(c, 1)
+	c.deliverAfter(0, time.Microsecond)
+	b.until("the key is outdated", func() bool { return m.has(next - 1) })
 }
 
 // A full Redis gathers and delivers, too.

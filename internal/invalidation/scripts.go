@@ -47,14 +47,16 @@ end`
 // delivers them.
 const maxPending = 8 << 10
 
-// deliverScript delivers what is pending, if its time has come or ARGV[3] is 1. ARGV: channel, the
+// deliverScript delivers what is pending, if its time has come or ARGV[3] is 1. Otherwise it
+// returns the microseconds until then, and 0 if nothing is pending any more. ARGV: channel, the
 // part of a message before the numbers.
 var deliverScript = conn.NewScript(clock + gather + `
 local pending, wait = gathered()
-if pending == '' or wait > 0 and ARGV[3] ~= '1' then return 0 end
+if pending == '' then return 0 end
+if wait > 0 and ARGV[3] ~= '1' then return math.ceil(wait) end
 redis.call('PERSIST', KEYS[1])
 deliver(ARGV[1], ARGV[2], pending, string.format('%.0f', count('')))
-return 1`)
+return 0`)
 
 // announceScript numbers a message and publishes it, both or neither. Invalidations of keys may be
 // gathered instead, in records of the previous number, the number, the number of keys, the origin

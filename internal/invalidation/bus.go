@@ -40,6 +40,7 @@ type Bus struct {
 	delivering [conn.Ranges]atomic.Bool // this process will deliver what is gathered
 
 	pollers [conn.Ranges]*poller
+	noReads atomic.Bool // Redis does not permit polls that only read; see pollRequest
 	loaders loaders
 	counts  counts
 

@@ -17,10 +17,10 @@ import (
 // network controls a client: the connection of its subscription, and its scripts.
 type network struct {
 	deaf     atomic.Bool // what comes by a subscription that exists is lost; a new one is not deaf
-	failing  atomic.Bool // scripts, so polls
+	failing  atomic.Bool // scripts and polls
 	subs     atomic.Int64
 	pollsRun atomic.Int64
-	held     atomic.Pointer[chan struct{}] // scripts wait until it is closed
+	held     atomic.Pointer[chan struct{}] // scripts and polls wait until it is closed
 }
 
 // through makes a client like rdb that goes through the network.
@@ -69,7 +69,12 @@ func (e *ear) Read(b []byte) (int, error) {
 func (n *network) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (n *network) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if !isPoll(cmds) {
+			return next(ctx, cmds)
+		}
+		return n.process(cmds, func() error { return next(ctx, cmds) })
+	}
 }
 
 func (n *network) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -77,16 +82,22 @@ func (n *network) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if cmd.Name() != "evalsha" {
 			return next(ctx, cmd)
 		}
-		n.pollsRun.Add(1)
-		if held := n.held.Load(); held != nil {
-			<-*held
-		}
-		if n.failing.Load() {
-			cmd.SetErr(errFailing)
-			return errFailing
-		}
-		return next(ctx, cmd)
+		return n.process([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
 	}
+}
+
+func (n *network) process(cmds []redis.Cmder, next func() error) error {
+	n.pollsRun.Add(1)
+	if held := n.held.Load(); held != nil {
+		<-*held
+	}
+	if n.failing.Load() {
+		for _, cmd := range cmds {
+			cmd.SetErr(errFailing)
+		}
+		return errFailing
+	}
+	return next()
 }
 
 var errFailing = errors.New("no poll for now")

@@ -3,6 +3,7 @@ package invalidation
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// badHook does to announcements that are sent alone what a hook must not.
+// badHook does to polls, and to announcements that are sent alone, what a hook must not.
 type badHook struct{ do func() }
 
 func (badHook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -25,8 +26,18 @@ func (b badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (b badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if isPoll(cmds) {
+			b.do()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// isPoll reports whether the commands of a pipeline are a poll.
+func isPoll(cmds []redis.Cmder) bool {
+	return slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Name() == "hmget" })
 }
 
 // With any hook of the client, an announcement that was not sent is not reported as sent.

@@ -1,10 +1,8 @@
 package invalidation
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -24,7 +22,7 @@ const pollsInBound = 4
 
 // poller polls the last number and the generations of one range, at a fixed interval, and
 // immediately when a caller waits for them. Each range has its own poller, so that a server that
-// hangs affects only its ranges.
+// hangs affects only its ranges. Ranges of the same server share their polls.
 type poller struct {
 	bus  *Bus
 	rng  int
@@ -33,7 +31,11 @@ type poller struct {
 	confirmed  atomic.Int64  // until when the generations may be used, on the bus's clock
 	unconfirms atomic.Uint64 // number of calls of unconfirm
 	timeouts   atomic.Int32  // number of polls in a row that have timed out
-	renewed    time.Duration // when the sets of groups were renewed, on the bus's clock
+
+	polling sync.Mutex    // held during a poll; guards the fields up to mu
+	sent    time.Time     // when the last poll began
+	full    time.Time     // when the last complete poll began that has succeeded; see pollScript
+	renewed time.Duration // when the sets of groups were renewed, on the bus's clock
 
 	mu    sync.Mutex
 	begun uint64        // number of polls begun
@@ -104,28 +106,89 @@ func (p *poller) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		kicked := false
 		select {
 		case <-p.bus.ctx.Done():
 			return
 		case <-p.kick:
+			kicked = true
 		case <-timer.C:
 		}
-		p.poll()
-		timer.Reset(period*3/4 + rand.N(period/4+1)) // processes do not poll in step
+		p.polling.Lock()
+		rest := period - time.Since(p.sent) // positive if another poller has polled this range since
+		if kicked || rest <= 0 {
+			rest = period*3/4 + rand.N(period/4+1) // processes do not poll in step
+			p.bus.pollRanges(p.together())
+		} else {
+			p.polling.Unlock()
+		}
+		timer.Reset(rest)
 	}
 }
 
-// poll sends one poll and applies the reply.
+// poll polls one range.
 func (p *poller) poll() {
+	p.polling.Lock()
+	p.bus.pollRanges([]*poller{p})
+}
+
+// together returns the pollers of the ranges that share a poll with p, including p, and holds their
+// polling. These are the ranges of the same server that are not being polled. If the last poll of a
+// range has failed, it is polled alone: another server may have it now.
+func (p *poller) together() []*poller {
+	all := []*poller{p}
+	b := p.bus
+	if b.conn.InUse() == 1 || !p.works() {
+		return all
+	}
+	node := b.conn.Node(b.ctx, b.keys[p.rng])
+	for _, other := range b.pollers {
+		if other == p || node == nil || b.conn.Node(b.ctx, b.keys[other.rng]) != node || !other.polling.TryLock() {
+			continue
+		}
+		if other.works() {
+			all = append(all, other)
+		} else {
+			other.polling.Unlock()
+		}
+	}
+	return all
+}
+
+// works reports whether the last poll has succeeded.
+func (p *poller) works() bool {
 	p.mu.Lock()
-	p.begun++
-	p.mu.Unlock()
-	t := p.bus.tracks[p.rng]
-	names, logs := p.bus.loaders.all()
-	unconfirms := p.unconfirms.Load()
-	q := t.beginPoll(time.Now())
-	renew := p.bus.Now()-p.renewed >= groupsRenewal
-	reply, err := p.bus.poll(p.rng, names, logs, renew)
+	defer p.mu.Unlock()
+	return p.ended > 0 && p.err == nil
+}
+
+// pollRanges sends one poll for all ranges of the pollers, and applies the replies. The caller
+// holds their polling, which pollRanges releases.
+func (b *Bus) pollRanges(pollers []*poller) {
+	requests := make([]*pollRequest, len(pollers))
+	pending := make([]pendingPoll, len(pollers))
+	unconfirms := make([]uint64, len(pollers))
+	names, logs := b.loaders.all()
+	for i, p := range pollers {
+		p.mu.Lock()
+		p.begun++
+		p.mu.Unlock()
+		unconfirms[i] = p.unconfirms.Load()
+		pending[i] = b.tracks[p.rng].beginPoll(time.Now())
+		p.sent = pending[i].sent
+		requests[i] = &pollRequest{rng: p.rng, names: names, logs: logs, renew: b.Now()-p.renewed >= groupsRenewal}
+		requests[i].full = requests[i].renew || p.sent.Sub(p.full) >= b.bound
+	}
+	b.sendPolls(requests)
+	for i, p := range pollers {
+		p.apply(requests[i], pending[i], unconfirms[i])
+		p.polling.Unlock()
+	}
+}
+
+// apply applies the reply to a poll.
+func (p *poller) apply(r *pollRequest, q pendingPoll, unconfirms uint64) {
+	err := r.err
 	if err != nil {
 		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], q.sent)
 		p.bus.counts.pollFailed(err)
@@ -138,18 +201,21 @@ func (p *poller) poll() {
 		}
 	} else {
 		p.timeouts.Store(0)
-		if renew {
+		if r.renew {
 			p.renewed = p.bus.Now()
 		}
-		p.bus.setClock(p.rng, q.sent, time.Now(), reply.now)
-		for i, name := range names {
-			p.bus.loaders.polled(name, p.rng, reply.generations[i], q.sent)
+		if r.full {
+			p.full = q.sent
+			p.bus.setClock(p.rng, q.sent, time.Now(), r.reply.now)
+		}
+		for i, name := range r.names {
+			p.bus.loaders.polled(name, p.rng, r.reply.generations[i], q.sent)
 		}
 		p.confirmed.Store(int64(q.sent.Add(p.bus.bound).Sub(p.bus.start)))
 		if p.unconfirms.Load() != unconfirms { // since the poll was sent
 			p.confirmed.Store(0)
 		}
-		if t.endPoll(q, reply.last) {
+		if p.bus.tracks[p.rng].endPoll(q, r.reply.last) {
 			p.bus.subscription.Load().endIf(q.session)
 		}
 	}
@@ -158,109 +224,6 @@ func (p *poller) poll() {
 	p.ended, p.err = p.begun, err
 	close(p.next)
 	p.next = make(chan struct{})
-}
-
-// pollReply is the reply of Redis to a poll.
-type pollReply struct {
-	now, last   uint64
-	generations []uint64 // of the requested loaders
-}
-
-// maxPolled is the maximum number of loaders in one command of a poll. Each has two arguments, and
-// some servers accept no more than 3,999.
-const maxPolled = 1000
-
-// poll sends a poll for the loaders with these names, in several commands if there are many. They
-// are sent concurrently, so that a poll of any number of loaders takes the time of one trip. If
-// renew is set, the poll renews the sets of their groups in the same trip.
-func (b *Bus) poll(rng int, names []string, logs []*groups.Loader, renew bool) (pollReply, error) {
-	replies := make([]pollReply, max((len(names)+maxPolled-1)/maxPolled, 1))
-	errs := make([]error, len(replies))
-	part := func(i int) {
-		from, to := i*maxPolled, min((i+1)*maxPolled, len(names))
-		replies[i], errs[i] = b.pollPart(rng, names[from:to], logs[from:to], renew)
-	}
-	var all sync.WaitGroup
-	for i := range len(replies) - 1 {
-		all.Go(func() { part(i + 1) })
-	}
-	part(0)
-	all.Wait()
-	reply := replies[0]
-	for _, r := range replies[1:] {
-		reply.generations = append(reply.generations, r.generations...)
-	}
-	return reply, cmp.Or(errs...)
-}
-
-// pollPart polls for at most maxPolled loaders. In the same trip, it first reads the invalidations
-// of their groups. The script that follows writes, so the server was not a replica when it returned
-// them.
-func (b *Bus) pollPart(rng int, names []string, logs []*groups.Loader, renew bool) (pollReply, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, b.conn.Timeout())
-	defer cancel()
-	args := make([]any, 0, 2*len(names))
-	news := make([]*groupNews, len(names))
-	var before []redis.Cmder // those of news that are not nil, and the renewals
-	for i, name := range names {
-		grouped := logs[i] != nil && logs[i].InUse()
-		args = append(args, name, digit(grouped))
-		if grouped {
-			news[i] = b.readGroupsCommand(ctx, rng, name, logs[i])
-			before = append(before, news[i].cmd)
-			if renew { // if this fails, the set is created again when it has expired
-				key := b.groupsKey(rng, name)
-				before = append(before, redis.NewBoolCmd(ctx, "pexpire", key, groupsLife.Milliseconds()))
-			}
-		}
-	}
-	var cmd *redis.Cmd
-	if err := b.conn.Await(ctx, func(ctx context.Context) {
-		cmd = b.evalKeys(ctx, before, pollScript, b.keys[rng:rng+1], args)
-	}); err != nil {
-		return pollReply{}, err // cmd may still be in use
-	}
-	if cmd == nil {
-		return pollReply{}, conn.NotReturned(nil)
-	}
-	numbers, err := pollNumbers(cmd, len(names))
-	if err != nil {
-		return pollReply{}, err
-	}
-	generations := make([]uint64, len(names))
-	for i, name := range names {
-		generations[i] = numbers[2+2*i]
-		switch grouped := numbers[3+2*i] != 0; {
-		case news[i] != nil:
-			logs[i].Discover() // waits for another goroutine that is making the discovery
-			err = b.applyGroups(ctx, rng, numbers[0], name, logs[i], news[i])
-		case grouped && logs[i] != nil:
-			logs[i].Discover()
-			err = b.ReadGroups(ctx, rng, name)
-		}
-		if err != nil {
-			return pollReply{}, err
-		}
-	}
-	return pollReply{now: numbers[0], last: numbers[1], generations: generations}, nil
-}
-
-// pollNumbers returns the numbers in the reply to a poll of n loaders.
-func pollNumbers(cmd *redis.Cmd, n int) ([]uint64, error) {
-	reply, err := cmd.StringSlice()
-	if err != nil {
-		return nil, err
-	}
-	if len(reply) != 2*n+2 {
-		return nil, fmt.Errorf("the reply to a poll has %d parts instead of %d", len(reply), 2*n+2)
-	}
-	numbers := make([]uint64, len(reply))
-	for i, digits := range reply {
-		if numbers[i], err = parseNumber(digits); err != nil {
-			return nil, errors.New("the reply to a poll is not a number")
-		}
-	}
-	return numbers, nil
 }
 
 func digit(b bool) int {

@@ -25,12 +25,25 @@ func (b *backend) say(c *Bus, rng int, loader string) uint64 {
 // look polls range rng.
 func (b *backend) look(c *Bus, rng int, loaders ...string) pollReply {
 	b.t.Helper()
-	a, err := c.poll(rng, loaders, make([]*groups.Loader, len(loaders)), false)
+	read := &pollRequest{rng: rng, names: loaders, logs: make([]*groups.Loader, len(loaders))}
+	c.sendPolls([]*pollRequest{read})
+	b.check(read.err)
+	a, err := c.poll(rng, loaders, read.logs, false)
 	b.check(err)
+	if read.reply.last != a.last || !slices.Equal(read.reply.generations, a.generations) {
+		b.t.Errorf("a poll that only reads returns %+v, and the script %+v", read.reply, a)
+	}
 	if len(a.generations) != len(loaders) {
 		b.t.Fatalf("%d generations of %d loaders", len(a.generations), len(loaders))
 	}
 	return a
+}
+
+// poll sends a complete poll.
+func (b *Bus) poll(rng int, names []string, logs []*groups.Loader, renew bool) (pollReply, error) {
+	r := &pollRequest{rng: rng, names: names, logs: logs, renew: renew, full: true}
+	b.sendPolls([]*pollRequest{r})
+	return r.reply, r.err
 }
 
 // hear subscribes without the package's code.

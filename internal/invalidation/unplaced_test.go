@@ -96,7 +96,13 @@ type duringPoll struct{ do atomic.Pointer[func()] }
 func (d *duringPoll) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (d *duringPoll) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if do := d.do.Load(); err == nil && do != nil && isPoll(cmds) {
+			(*do)()
+		}
+		return err
+	}
 }
 
 func (d *duringPoll) ProcessHook(next redis.ProcessHook) redis.ProcessHook {

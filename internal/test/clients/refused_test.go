@@ -130,7 +130,7 @@ func TestDemotedUnderAReader(t *testing.T) {
 	time.Sleep(1100 * time.Millisecond) // the server is asked for its role again a second after a new connection
 	p.stale(t, d, cacheaside.Fresh)     // now, and not when it is a replica
 	do(t, server.Client(t), "replicaof", "127.0.0.1", "1")
-	polls := func() int { return server.CommandCalls(t)["evalsha"] }
+	polls := func() int { return server.CommandCalls(t)["persist"] + server.CommandCalls(t)["evalsha"] }
 	before := polls()
 	// The client repeats a refused script up to three times, before the process gets the error.
 	testenv.Eventually(t, "several polls", func() bool { return polls() >= before+20 || p.Stats().RedisOut == 1 })

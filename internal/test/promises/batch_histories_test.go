@@ -79,11 +79,12 @@ func (t *trips) count(cmd redis.Cmder) {
 	}
 }
 
-// isPoll reports whether cmd asks for the number of the last announcement. Its arguments are the
-// key of that number and the names of loaders. The command of an announcement has five more.
+// isPoll reports whether cmd asks for the number of the last announcement. It only reads, or it is a
+// script, whose arguments are the key of that number and the names of loaders. The command of an
+// announcement has five more.
 func isPoll(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	return strings.HasPrefix(cmd.Name(), "eval") && len(args) > 3 && len(args) < 9 &&
+	return cmd.Name() == "hmget" || strings.HasPrefix(cmd.Name(), "eval") && len(args) > 3 && len(args) < 9 &&
 		strings.Contains(fmt.Sprint(args[3]), ":announced:")
 }
 

@@ -94,7 +94,7 @@ var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
 	"+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+rename", "+time", "+del", "+eval", "+evalsha",
 	"+zadd", "+zrem", "+zrange", "+zscore", "+zremrangebyscore",
-	"+hget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping", "+pubsub|numsub",
+	"+hget", "+hmget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping", "+pubsub|numsub",
 }
 
 // onlyServer makes each and everywhere run their tests on a server only.

@@ -39,10 +39,10 @@ type Bus struct {
 	deletes    deletes
 	delivering [conn.Ranges]atomic.Bool // this process will deliver what is gathered
 
-	pollers [conn.Ranges]*poller
-	noReads atomic.Bool // Redis does not permit polls that only read; see pollRequest
-	loaders loaders
-	counts  counts
+	pollers     [conn.Ranges]*poller
+	onlyScripts atomic.Bool // polls cannot read without a script
+	loaders     loaders
+	counts      counts
 
 	questions atomic.Pointer[func(Question)] // handles questions; nil: none does
 

@@ -67,7 +67,7 @@ func TestAnnouncementsAreGathered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, server(t).Client(t))
-			listener, m := b.listen(bound)
+			listener, m := b.listen(long) // a poll could find that gathered announcements are missing
 			sub := b.crowd(listener)
 			w := b.writer()
 			b.check(w.announceKeys(t.Context(), []uint64{1})) // the server knows the script now

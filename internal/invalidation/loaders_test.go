@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -42,19 +41,29 @@ func TestPollOfManyLoaders(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.flush()
 		c := b.writer()
+		registered := 0
 		for _, n := range []int{0, 1, maxPolled, maxPolled + 1, 2100} {
-			names, logs := make([]string, n), make([]*groups.Loader, n)
-			for i := range names {
-				names[i] = fmt.Sprint("loader-", i)
+			for ; registered < n; registered++ {
+				c.Register(fmt.Sprint("loader-", registered), nil, func(int, uint64) {})
 			}
-			reply, err := c.poll(0, names, logs, false)
-			if err != nil || len(reply.generations) != n || reply.last == 0 || reply.now == 0 {
-				t.Fatalf("%d loaders: %d generations, the last number is %d: %v", n, len(reply.generations),
-					reply.last, err)
-			}
-			for _, i := range []int{0, n / 2, n - 1} {
-				if n > 0 && reply.generations[i] != b.parseNumber(c, 0, names[i]) {
-					t.Errorf("%d loaders: the generation of %s is %d", n, names[i], reply.generations[i])
+			for _, full := range []bool{true, false} {
+				requests := c.pollRequests(0, false, full)
+				c.sendPolls(requests)
+				var names []string
+				var generations []uint64
+				for _, r := range requests {
+					if r.err != nil || r.reply.last == 0 || r.full != full {
+						t.Fatalf("%d loaders: the last number is %d, complete: %v: %v", n, r.reply.last, r.full, r.err)
+					}
+					names, generations = append(names, r.names...), append(generations, r.reply.generations...)
+				}
+				if len(names) != n || len(generations) != n {
+					t.Fatalf("%d loaders: %d names, %d generations", n, len(names), len(generations))
+				}
+				for _, i := range []int{0, n / 2, n - 1} {
+					if n > 0 && generations[i] != b.parseNumber(c, 0, names[i]) {
+						t.Errorf("%d loaders: the generation of %s is %d", n, names[i], generations[i])
+					}
 				}
 			}
 		}

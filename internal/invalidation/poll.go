@@ -1,6 +1,7 @@
 package invalidation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -162,35 +163,44 @@ func (p *poller) works() bool {
 	return p.ended > 0 && p.err == nil
 }
 
+// A rangePoll is a poll of one range in progress.
+type rangePoll struct {
+	*poller
+	pending    pendingPoll
+	unconfirms uint64 // before it was sent
+	requests   []*pollRequest
+}
+
 // pollRanges sends one poll for all ranges of the pollers, and applies the replies. The caller
 // holds their polling, which pollRanges releases.
 func (b *Bus) pollRanges(pollers []*poller) {
-	requests := make([]*pollRequest, len(pollers))
-	pending := make([]pendingPoll, len(pollers))
-	unconfirms := make([]uint64, len(pollers))
-	names, logs := b.loaders.all()
-	for i, p := range pollers {
+	var polls []rangePoll
+	var requests []*pollRequest
+	for _, p := range pollers {
 		p.mu.Lock()
 		p.begun++
 		p.mu.Unlock()
-		unconfirms[i] = p.unconfirms.Load()
-		pending[i] = b.tracks[p.rng].beginPoll(time.Now())
-		p.sent = pending[i].sent
-		requests[i] = &pollRequest{rng: p.rng, names: names, logs: logs, renew: b.Now()-p.renewed >= groupsRenewal}
-		requests[i].full = requests[i].renew || p.sent.Sub(p.full) >= b.bound
+		poll := rangePoll{poller: p, unconfirms: p.unconfirms.Load(), pending: b.tracks[p.rng].beginPoll(time.Now())}
+		p.sent = poll.pending.sent
+		renew := b.Now()-p.renewed >= groupsRenewal
+		poll.requests = b.pollRequests(p.rng, renew, renew || p.sent.Sub(p.full) >= b.bound)
+		polls, requests = append(polls, poll), append(requests, poll.requests...)
 	}
 	b.sendPolls(requests)
-	for i, p := range pollers {
-		p.apply(requests[i], pending[i], unconfirms[i])
-		p.polling.Unlock()
+	for _, poll := range polls {
+		poll.end()
 	}
 }
 
-// apply applies the reply to a poll.
-func (p *poller) apply(r *pollRequest, q pendingPoll, unconfirms uint64) {
-	err := r.err
+// end applies the replies, or the error of one of them.
+func (p *rangePoll) end() {
+	defer p.polling.Unlock()
+	var err error
+	for _, r := range p.requests {
+		err = cmp.Or(err, r.err)
+	}
 	if err != nil {
-		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], q.sent)
+		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], p.sent)
 		p.bus.counts.pollFailed(err)
 		p.bus.conn.Failed(p.bus.ctx, p.bus.keys[p.rng], err)
 		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
@@ -200,30 +210,38 @@ func (p *poller) apply(r *pollRequest, q pendingPoll, unconfirms uint64) {
 			p.bus.report("Redis has refused a poll: memory is not trusted", err)
 		}
 	} else {
-		p.timeouts.Store(0)
-		if r.renew {
-			p.renewed = p.bus.Now()
-		}
-		if r.full {
-			p.full = q.sent
-			p.bus.setClock(p.rng, q.sent, time.Now(), r.reply.now)
-		}
-		for i, name := range r.names {
-			p.bus.loaders.polled(name, p.rng, r.reply.generations[i], q.sent)
-		}
-		p.confirmed.Store(int64(q.sent.Add(p.bus.bound).Sub(p.bus.start)))
-		if p.unconfirms.Load() != unconfirms { // since the poll was sent
-			p.confirmed.Store(0)
-		}
-		if p.bus.tracks[p.rng].endPoll(q, r.reply.last) {
-			p.bus.subscription.Load().endIf(q.session)
-		}
+		p.apply()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended, p.err = p.begun, err
 	close(p.next)
 	p.next = make(chan struct{})
+}
+
+// apply applies the replies.
+func (p *rangePoll) apply() {
+	p.timeouts.Store(0)
+	first := p.requests[0]
+	if first.renew {
+		p.renewed = p.bus.Now()
+	}
+	if first.full {
+		p.full = p.sent
+		p.bus.setClock(p.rng, p.sent, time.Now(), first.reply.now)
+	}
+	for _, r := range p.requests {
+		for i, name := range r.names {
+			p.bus.loaders.polled(name, p.rng, r.reply.generations[i], p.sent)
+		}
+	}
+	p.confirmed.Store(int64(p.sent.Add(p.bus.bound).Sub(p.bus.start)))
+	if p.poller.unconfirms.Load() != p.unconfirms { // since the poll was sent
+		p.confirmed.Store(0)
+	}
+	if p.bus.tracks[p.rng].endPoll(p.pending, first.reply.last) {
+		p.bus.subscription.Load().endIf(p.pending.session)
+	}
 }
 
 func digit(b bool) int {

@@ -80,7 +80,8 @@ func TestPollsThatReadAreCompleted(t *testing.T) {
 			t.Errorf("%+v, complete: %v", first.reply, first.full)
 		}
 		p, log := b.grouped()
-		if r := b.read(p, []string{"users"}, log); !r.full || b.rdb.HGet(b.ctx, p.keys[0], "users:groups").Err() != nil {
+		r := b.read(p, []string{"users"}, log)
+		if !r.full || b.rdb.HGet(b.ctx, p.keys[0], "users:groups").Err() != nil {
 			t.Errorf("a process uses groups, and its poll has left no mark; complete: %v", r.full)
 		}
 		if r := b.read(p, []string{"users"}, log); r.full {

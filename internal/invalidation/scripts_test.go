@@ -25,10 +25,11 @@ func (b *backend) say(c *Bus, rng int, loader string) uint64 {
 // look polls range rng.
 func (b *backend) look(c *Bus, rng int, loaders ...string) pollReply {
 	b.t.Helper()
-	read := &pollRequest{rng: rng, names: loaders, logs: make([]*groups.Loader, len(loaders))}
+	logs := make([]*groups.Loader, len(loaders))
+	read := &pollRequest{rng: rng, names: loaders, logs: logs}
 	c.sendPolls([]*pollRequest{read})
 	b.check(read.err)
-	a, err := c.poll(rng, loaders, read.logs, false)
+	a, err := c.poll(rng, loaders, logs, false)
 	b.check(err)
 	if read.reply.last != a.last || !slices.Equal(read.reply.generations, a.generations) {
 		b.t.Errorf("a poll that only reads returns %+v, and the script %+v", read.reply, a)

@@ -79,8 +79,8 @@ func (t *trips) count(cmd redis.Cmder) {
 	}
 }
 
-// isPoll reports whether cmd asks for the number of the last announcement. It only reads, or it is a
-// script, whose arguments are the key of that number and the names of loaders. The command of an
+// isPoll reports whether cmd asks for the number of the last announcement. It only reads, or it is
+// a script, whose arguments are the key of that number and the names of loaders. The command of an
 // announcement has five more.
 func isPoll(cmd redis.Cmder) bool {
 	args := cmd.Args()

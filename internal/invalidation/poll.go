@@ -33,10 +33,10 @@ type poller struct {
 	unconfirms atomic.Uint64 // number of calls of unconfirm
 	timeouts   atomic.Int32  // number of polls in a row that have timed out
 
-	polling sync.Mutex    // held during a poll; guards the fields up to mu
-	sent    time.Time     // when the last poll began
-	full    time.Time     // when the last complete poll began that has succeeded; see pollScript
-	renewed time.Duration // when the sets of groups were renewed, on the bus's clock
+	polling   sync.Mutex    // held during a poll; guards the fields up to mu
+	sent      time.Time     // when the last poll was sent
+	completed time.Time     // when the last complete poll was sent that has succeeded
+	renewed   time.Duration // when the sets of groups were renewed, on the bus's clock
 
 	mu    sync.Mutex
 	begun uint64        // number of polls begun
@@ -144,13 +144,9 @@ func (p *poller) together() []*poller {
 	}
 	node := b.conn.Node(b.ctx, b.keys[p.rng])
 	for _, other := range b.pollers {
-		if other == p || node == nil || b.conn.Node(b.ctx, b.keys[other.rng]) != node || !other.polling.TryLock() {
-			continue
-		}
-		if other.works() {
+		same := other != p && node != nil && b.conn.Node(b.ctx, b.keys[other.rng]) == node
+		if same && other.works() && other.polling.TryLock() {
 			all = append(all, other)
-		} else {
-			other.polling.Unlock()
 		}
 	}
 	return all
@@ -183,7 +179,7 @@ func (b *Bus) pollRanges(pollers []*poller) {
 		poll := rangePoll{poller: p, unconfirms: p.unconfirms.Load(), pending: b.tracks[p.rng].beginPoll(time.Now())}
 		p.sent = poll.pending.sent
 		renew := b.Now()-p.renewed >= groupsRenewal
-		poll.requests = b.pollRequests(p.rng, renew, renew || p.sent.Sub(p.full) >= b.bound)
+		poll.requests = b.pollRequests(p.rng, renew, renew || p.sent.Sub(p.completed) >= b.bound)
 		polls, requests = append(polls, poll), append(requests, poll.requests...)
 	}
 	b.sendPolls(requests)
@@ -227,7 +223,7 @@ func (p *rangePoll) apply() {
 		p.renewed = p.bus.Now()
 	}
 	if first.full {
-		p.full = p.sent
+		p.completed = p.sent
 		p.bus.setClock(p.rng, p.sent, time.Now(), first.reply.now)
 	}
 	for _, r := range p.requests {

@@ -192,6 +192,28 @@ func (b *Bus) announceKeys(ctx context.Context, hashes []uint64) error {
 	return nil
 }
 
+// Readers may cause polls in quick succession. These find numbers that are still gathered, and take
+// them for late, not for lost.
+func TestPollsFindWhatIsGathered(t *testing.T) {
+	b := newBackend(t, testenv.StartRedis(t).Client(t))
+	listener, m := b.listen(time.Minute)
+	b.crowd(listener)
+	c := b.writer()
+	next := b.untilPending(c, 1)
+	for range 3 {
+		b.check(listener.Confirm(t.Context(), 0))
+	}
+	if s := listener.Stats(); s.Gaps != 0 || s.Subscribes != 1 {
+		t.Fatalf("%d gaps, %d subscriptions", s.Gaps, s.Subscribes)
+	}
+	b.check(c.announceKeys(t.Context(), []uint64{next}))
+	c.deliverAfter(0, 0)
+	b.until("each key is outdated", func() bool { return m.has(next-1) && m.has(next) })
+	if n := listener.Stats().Gaps; n != 0 {
+		t.Errorf("%d gaps", n)
+	}
+}
+
 // A process that closes delivers what it has gathered.
 func TestCloseDeliversGathered(t *testing.T) {
 	b := newBackend(t, testenv.StartRedis(t).Client(t))

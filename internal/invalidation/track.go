@@ -172,8 +172,8 @@ func (t *track) beginPoll(sent time.Time) pendingPoll {
 }
 
 // endPoll ends a poll that returned the number of the last announcement. It reports whether the
-// subscription seems to be dead: the announcement that the previous poll reported has still not
-// been received.
+// subscription seems to be dead: the announcement that an earlier poll reported has still not been
+// received, half a regular interval of polls later.
 //
 // The poll is complete if its number was lastReceived when the poll was sent, or was covered since.
 // A number between two covered ones proves nothing. After a failover, Redis may continue with a
@@ -199,7 +199,9 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	case last > t.lastReceived && !late:
 		t.missing, t.missingSince = last, q.sent
 		return false
-	default: // the number was missing at the previous poll too, or Redis has lost it
+	case last > t.lastReceived && q.sent.Sub(t.missingSince) < t.bound/(2*pollsInBound):
+		return false // it may still be gathered: readers cause polls at any time
+	default: // the number was missing at an earlier poll too, or Redis has lost it
 		t.clear()
 	}
 	if !complete {

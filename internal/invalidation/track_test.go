@@ -134,6 +134,30 @@ func TestTrackRules(t *testing.T) {
 			f.received(1, position{11, 12})
 			f.want(t, 12, 2, 175)
 		},
+		"polls in quick succession report what is still gathered": func(t *testing.T, f *follower) {
+			f.poll(50, 11)
+			if f.poll(51, 11) || f.poll(52, 12) {
+				t.Error("dead")
+			}
+			f.want(t, 10, 1, 100)
+			f.received(1, position{10, 11})
+			f.want(t, 11, 1, 150)
+			f.received(1, position{11, 12})
+			f.poll(53, 12)
+			f.want(t, 12, 1, 153)
+		},
+		"what is not received for long, in spite of polls in quick succession": func(t *testing.T, f *follower) {
+			f.poll(50, 11)
+			for n := int64(51); n < 62; n++ {
+				if f.poll(n, 12) {
+					t.Error("dead")
+				}
+			}
+			if !f.poll(63, 12) {
+				t.Error("it seems to live")
+			}
+			f.want(t, 12, 2, 163)
+		},
 		"what was missing is behind what has come": func(t *testing.T, f *follower) {
 			f.poll(50, 11)
 			f.received(1, position{11, 12})

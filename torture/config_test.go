@@ -34,6 +34,7 @@ const (
 // config contains the settings of a process. It is passed in the environment.
 type config struct {
 	Process  int
+	Place    int // in the fleet
 	Seed     uint64
 	Topology string
 	Addrs    []string // the initial addresses of a client
@@ -43,6 +44,7 @@ type config struct {
 	Table    string
 	File     string // of the process's history
 	Prefix   string
+	Sockets  string // the folder of the sockets that receive tokens
 
 	Lag          time.Duration // of each request to Redis
 	MaxStaleness time.Duration // how long memory may serve an outdated value
@@ -50,6 +52,7 @@ type config struct {
 	QueueTimeout time.Duration // maximum wait of a load for its turn; 0: the default
 	Groups       bool          // the rows have groups
 	Wide         bool          // the wide mix
+	Listeners    int           // other subscribers of the channel
 }
 
 const configVariable = "TORTURE_CONFIG"

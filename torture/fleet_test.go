@@ -47,7 +47,7 @@ func (f *fleet) spawn(p *place) {
 		}
 	}
 	c := f.config
-	c.Process, c.File, c.Proxies = p.process, file, proxiesOf(f.links, p.number)
+	c.Process, c.Place, c.File, c.Proxies = p.process, p.number, file, proxiesOf(f.links, p.number)
 	if p.number%2 == 1 {
 		c.Lag = 0 // fast processes meet the gaps that slow ones leave
 	}

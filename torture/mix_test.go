@@ -38,6 +38,10 @@ func (w *worker) run(goroutine int, r *rand.Rand) {
 			w.one(op, history.Refresh, r)
 		case p < 440:
 			w.many(op, history.Get, r)
+		case p < 470:
+			if h, ok := w.tokens.some(r); ok {
+				w.after(op, h, r)
+			}
 		default:
 			w.one(op, history.Get, r)
 		}
@@ -149,7 +153,8 @@ func (w *worker) many(op history.Op, kind history.Kind, r *rand.Rand) {
 func (w *worker) update(op history.Op, r *rand.Rand) {
 	op.Kind, op.Start = history.Begin, history.Now()
 	w.record.Record(op)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	collecting, token := cacheaside.Collect(context.Background())
+	ctx, cancel := context.WithTimeout(collecting, 10*time.Second)
 	defer cancel()
 	var err error
 	op.Kind = history.Commit
@@ -166,53 +171,59 @@ func (w *worker) update(op history.Op, r *rand.Rand) {
 	if strict && err == nil { // it has invalidated the row
 		w.record.Record(history.Op{Goroutine: op.Goroutine, Key: op.Key, Kind: history.Invalidate, Start: op.End,
 			End: op.End})
+		w.handOn(handedOn{op.Key, op.Version, op.End, token()}, r)
 		return
 	}
 	if err != nil {
 		op.Version = 0
 	}
-	for outdate := w.outdate(op, r); !outdate(); {
+	outdate, whole := w.outdate(collecting, op, r)
+	for !outdate() {
 		if since, yes := w.stopping(); yes && since > 2*time.Second {
 			return
 		}
 		time.Sleep(pick(r, 20*time.Millisecond))
+	}
+	if whole && op.Version != 0 {
+		w.handOn(handedOn{op.Key, op.Version, history.Now(), token()}, r)
 	}
 }
 
 // outdate chooses how to invalidate a row after a write: its key, the groups that the row has left
 // and entered, the group in which it stays, or all of these in one call. The returned function
 // reports whether the invalidation was acknowledged. Without the version, the groups are unknown.
-func (w *worker) outdate(op history.Op, r *rand.Rand) func() bool {
+// whole reports whether the invalidation outdates all older versions.
+func (w *worker) outdate(ctx context.Context, op history.Op, r *rand.Rand) (outdate func() bool, whole bool) {
 	of := history.Op{Goroutine: op.Goroutine, Key: op.Key}
 	p := r.IntN(10)
 	// A combined call has no order.
 	if !w.Groups || op.Version == 0 || p < 4 || p == 9 && w.wide != nil {
-		return func() bool { return w.invalidate(of) }
+		return func() bool { return w.invalidate(ctx, of) }, true
 	}
 	was, is := groupsOf(op.Key, op.Version-1), groupsOf(op.Key, op.Version)
 	switch {
 	case p < 7:
-		return func() bool { return w.invalidateGroup(of, was[0]) && w.invalidateGroup(of, is[0]) }
+		return func() bool { return w.invalidateGroup(ctx, of, was[0]) && w.invalidateGroup(ctx, of, is[0]) }, false
 	case p < 9:
-		return func() bool { return w.invalidateGroup(of, is[1]) }
+		return func() bool { return w.invalidateGroup(ctx, of, is[1]) }, true
 	default:
-		return func() bool { return w.invalidateTogether(of, was[0], is[0], is[1]) }
+		return func() bool { return w.invalidateTogether(ctx, of, was[0], is[0], is[1]) }, true
 	}
 }
 
 // touch invalidates a row, or one of its possible groups, although nothing has changed.
 func (w *worker) touch(op history.Op, r *rand.Rand) {
 	if w.Groups && r.IntN(2) == 0 {
-		w.invalidateGroup(op, groupsOf(op.Key, r.Int64N(3))[r.IntN(2)])
+		w.invalidateGroup(context.Background(), op, groupsOf(op.Key, r.Int64N(3))[r.IntN(2)])
 	} else {
-		w.invalidate(op)
+		w.invalidate(context.Background(), op)
 	}
 }
 
 // invalidateGroup reports whether the invalidation was acknowledged.
-func (w *worker) invalidateGroup(op history.Op, group uint32) bool {
+func (w *worker) invalidateGroup(ctx context.Context, op history.Op, group uint32) bool {
 	const limit = time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	op.Kind, op.Key, op.Timeout, op.Start = history.InvalidateGroup, group, uint32(limit.Microseconds()), history.Now()
 	var err error
@@ -223,9 +234,9 @@ func (w *worker) invalidateGroup(op history.Op, group uint32) bool {
 }
 
 // invalidate reports whether the invalidation was acknowledged.
-func (w *worker) invalidate(op history.Op) bool {
+func (w *worker) invalidate(ctx context.Context, op history.Op) bool {
 	const limit = time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	op.Kind, op.Timeout, op.Start = history.Invalidate, uint32(limit.Microseconds()), history.Now()
 	if w.wide != nil {
@@ -236,9 +247,9 @@ func (w *worker) invalidate(op history.Op) bool {
 
 // invalidateTogether invalidates a row and groups in one call, and reports whether that was
 // acknowledged.
-func (w *worker) invalidateTogether(op history.Op, groups ...uint32) bool {
+func (w *worker) invalidateTogether(ctx context.Context, op history.Op, groups ...uint32) bool {
 	const limit = time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	keys := []cacheaside.Key{w.loader.Key(int(op.Key))}
 	for _, group := range groups {

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
@@ -72,7 +70,7 @@ func testSpread(t *testing.T, listeners int) {
 	s := startServers(t, "single")
 	maria := testenv.SharedMariaDB(t)
 	table := newTable(t, maria.DB(t), keys)
-	subscribe(t, s.clients[0], table+"::invalidations", listeners)
+	listen(t, s.nodes, table, listeners)
 	direct := map[string]string{}
 	for _, addr := range s.all {
 		direct[addr] = addr
@@ -105,24 +103,6 @@ func testSpread(t *testing.T, listeners int) {
 		}
 	}
 	judge(t, writes, reports, keys)
-}
-
-// subscribe subscribes n connections to a channel.
-func subscribe(t *testing.T, addr, channel string, n int) {
-	t.Helper()
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	t.Cleanup(func() { rdb.Close() })
-	for range n {
-		sub := rdb.Subscribe(t.Context(), channel)
-		t.Cleanup(func() { sub.Close() })
-		if _, err := sub.Receive(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for range sub.Channel() {
-			}
-		}()
-	}
 }
 
 // announce announces each write to all processes ahead of time.

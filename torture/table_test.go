@@ -24,6 +24,7 @@ type summary struct {
 	found       *check.Report
 	reports     []workerReport
 	injector    *injector
+	others      *listeners
 }
 
 // shownViolations is the number of violations that are printed in full. shownOps is the number of
@@ -65,12 +66,19 @@ func (s summary) print(t *testing.T) {
 	line("staleness", "worst %v, p99 %v, of %d reads through memory; %d were stale at all; the bound is %v",
 		s.found.Worst.Round(time.Millisecond), s.found.P99.Round(time.Millisecond), s.found.Reads, s.found.StaleReads,
 		s.in.Bound)
+	line("announcements", "%d in %d messages, of which %d had several, as %d other listeners received them",
+		s.others.announcements.Load(), s.others.messages.Load(), s.others.gathered.Load(), s.others.n)
+	line("tokens", "%s", s.tokens())
 	line("stats", "%s", counts(sums))
 	line("late", "%d operations", s.found.Late)
 	line("hung", "%d goroutines; %d processes left some behind", hung, leaked)
 	line("violations", "%d %s", len(s.found.Violations), s.kinds())
 	line("checked in", "%v", s.checking.Round(time.Millisecond))
 	t.Log(b.String())
+	// In a short run on a cluster, few invalidations of a range follow each other closely enough.
+	if s.others.n > 0 && s.others.gathered.Load() == 0 && (long() || s.topology != "cluster") {
+		t.Error("no announcements were gathered")
+	}
 	if hung > 0 {
 		t.Errorf("%d goroutines hang", hung)
 	}
@@ -88,6 +96,10 @@ func (s summary) describe(v check.Violation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "VIOLATION %v\n  it read version %d, from %.6f s to %.6f s", v, v.Op.Version,
 		seconds(v.Op.Start-s.began), seconds(v.Op.End-s.began))
+	if v.Op.Kind == history.After {
+		fmt.Fprintf(&b, ", with the token of version %d, which was acknowledged at %.6f s", v.Op.Least,
+			seconds(v.Op.Acked-s.began))
+	}
 	if v.Known != 0 && v.Rule != check.Order {
 		fmt.Fprintf(&b, "; version %d was known at %.6f s, %v before", v.Newer, seconds(v.Known-s.began),
 			time.Duration(v.Op.Start-v.Known))
@@ -100,7 +112,7 @@ func (s summary) describe(v check.Violation) string {
 	var about []history.Op
 	for _, op := range s.in.Ops {
 		if s.concerns(op, v) && op.End >= min(v.Known, v.Op.Start)-int64(100*time.Millisecond) &&
-			op.Start <= v.Op.End && op.Kind != history.Get && !op.Has(history.Failed) {
+			op.Start <= v.Op.End && op.Kind != history.Get && op.Kind != history.After && !op.Has(history.Failed) {
 			about = append(about, op)
 		}
 	}
@@ -140,6 +152,21 @@ func (s summary) operations() string {
 		}
 	}
 	return fmt.Sprintf("%s (%d a second)", counts(n), int64(float64(len(s.in.Ops))/s.lasted.Seconds()))
+}
+
+// tokens counts the reads with a token, and those that began soon after the token's invalidation.
+func (s summary) tokens() string {
+	const soon = 15 * time.Millisecond
+	reads, early := 0, 0
+	for i := range s.in.Ops {
+		if op := &s.in.Ops[i]; op.Kind == history.After && !op.Has(history.Failed) {
+			reads++
+			if op.Start-op.Acked < int64(soon) {
+				early++
+			}
+		}
+	}
+	return fmt.Sprintf("%d reads, %d of them within %v", reads, early, soon)
 }
 
 func (s summary) faults() string {

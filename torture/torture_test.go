@@ -44,7 +44,8 @@ func TestTorture(t *testing.T) {
 		t.Run(topology, func(t *testing.T) {
 			for _, seed := range seeds(t, 1) {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					torture(t, config{Topology: topology, Seed: seed, Groups: true, MaxStaleness: 2 * time.Second}, d)
+					torture(t, config{Topology: topology, Seed: seed, Groups: true, Listeners: listening(topology),
+						MaxStaleness: 2 * time.Second}, d)
 				})
 			}
 		})
@@ -78,6 +79,8 @@ func torture(t *testing.T, c config, d time.Duration) {
 	table := newTable(t, maria.DB(t), hotKeys+warmKeys+coldKeys)
 	c.Addrs, c.Master, c.DSN, c.Table, c.Prefix, c.RedisTimeout =
 		s.clients, s.master, maria.DSN(t), table, table, redisTimeout
+	c.Sockets = sockets(t)
+	others := listen(t, s.nodes, table, c.Listeners)
 	f := &fleet{t: t, links: newLinks(t, processes, s.all), config: c}
 	began := history.Now()
 	f.start(processes)
@@ -109,5 +112,5 @@ func torture(t *testing.T, c config, d time.Duration) {
 	}
 	checking := time.Now()
 	found := check.Run(in)
-	summary{seed, topology, lasted, began, sick, time.Since(checking), &in, found, reports, i}.print(t)
+	summary{seed, topology, lasted, began, sick, time.Since(checking), &in, found, reports, i, others}.print(t)
 }

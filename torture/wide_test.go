@@ -39,7 +39,7 @@ func TestWide(t *testing.T) {
 			for _, seed := range seeds(t, uint64(21+n)) {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 					torture(t, config{Topology: topology, Seed: seed, Groups: true, Wide: true,
-						MaxStaleness: 2 * time.Second}, d)
+						Listeners: listening(topology), MaxStaleness: 2 * time.Second}, d)
 				})
 			}
 		})

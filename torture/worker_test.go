@@ -35,6 +35,7 @@ type worker struct {
 	db      *sql.DB
 	loader  *fleetLoader
 	record  *history.Writer
+	tokens  *tokens
 	wide    *wide         // nil except in the wide mix
 	stop    chan struct{} // closed when no further operation may begin
 	stopped atomic.Int64  // the time of that
@@ -50,6 +51,9 @@ func workerChild() {
 		panic(err)
 	}
 	if w.db, err = sql.Open("mysql", w.DSN); err != nil {
+		panic(err)
+	}
+	if w.tokens, err = w.listenForTokens(); err != nil {
 		panic(err)
 	}
 	w.db.SetMaxOpenConns(12)
@@ -73,10 +77,16 @@ func workerChild() {
 			w.run(g, rand.New(rand.NewPCG(w.Seed, uint64(w.Process*workerGoroutines+g))))
 		})
 	}
+	running.Add(1)
+	wg.Go(func() {
+		defer running.Add(-1)
+		w.receiveTokens(rand.New(rand.NewPCG(w.Seed, uint64(1000+w.Process))))
+	})
 	fmt.Println("ready")
 	bufio.NewScanner(os.Stdin).Scan()
 	w.stopped.Store(history.Now())
 	close(w.stop)
+	w.tokens.socket.SetReadDeadline(time.Now())
 
 	report := workerReport{}
 	ended := make(chan struct{})
@@ -91,6 +101,7 @@ func workerChild() {
 	rdb.Close()
 	w.db.Close()
 	w.record.Close()
+	w.tokens.socket.Close()
 	if report.Hung == 0 {
 		// A go-redis pool that could not connect retries once a second until it notices that it is
 		// closed.

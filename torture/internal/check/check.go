@@ -47,6 +47,7 @@ const (
 	Future Rule = "from the future: read before its write had begun"
 	Bound  Rule = "out of bounds: the memory tier served it later than MaxStaleness after something newer was " +
 		"acknowledged"
+	Token Rule = "behind its token: it is older than the write that was invalidated before the token was made"
 	Own   Rule = "own: an Invalidate in this process had already acknowledged something newer"
 	Lost  Rule = "lost for too long: a failover lost the delete, but the TTL had passed"
 	Late  Rule = "late: it ended after its deadline"

@@ -43,6 +43,14 @@ func (m *made) grouped(process int, group uint32, start, end int64, flags ...his
 	return m
 }
 
+// after is a read with the token of a write that was acknowledged at a time.
+func (m *made) after(process int, version, start, end, least, acked int64) *made {
+	m.op(history.After, process, version, start, end)
+	op := &m.in.Ops[len(m.in.Ops)-1]
+	op.Least, op.Acked = least, acked*ms
+	return m
+}
+
 // commit is a write without an invalidation.
 func (m *made) commit(version, start, end int64) *made {
 	return m.op(history.Begin, 0, 0, start, 0).op(history.Commit, 0, version, start, end)
@@ -96,6 +104,14 @@ func TestRules(t *testing.T) {
 		{"lost, and served for too long", failover(make1().write(0, 2, 100, 110).op(fresh, 1, 1, 5111, 5112)), []Rule{Lost}, 1},
 		{"back, by a failover", failover(make1().write(0, 2, 100, 1000).op(fresh, 1, 2, 110, 120).op(fresh, 1, 1, 300, 301)), nil, 1},
 		{"a failover excuses only what was acknowledged about then", failover(make1().write(0, 2, 10, 20).op(fresh, 1, 1, 300, 301)), []Rule{Stale, Order}, 0},
+		{"a token", make1().write(0, 2, 100, 110).after(1, 1, 111, 112, 2, 110), []Rule{Token}, 0},
+		{"a token, and the version that it asks for", make1().write(0, 2, 100, 110).after(1, 2, 111, 112, 2, 110), nil, 0},
+		{"a token of an earlier write", make1().write(0, 2, 10, 20).write(0, 3, 100, 110).after(1, 2, 111, 112, 2, 20), nil, 0},
+		{"a token of an earlier write, beyond the bound", make1().write(0, 2, 10, 20).write(0, 3, 100, 110).after(1, 2, 2111, 2112, 2, 20), []Rule{Bound}, 0},
+		{"a token of a group", make1().commit(2, 100, 110).grouped(0, 1, 111, 120).after(1, 1, 121, 122, 2, 120), []Rule{Token}, 0},
+		{"a token whose delete a failover has lost", failover(make1().write(0, 2, 100, 110).after(1, 1, 300, 301, 2, 110)), nil, 1},
+		{"the same, and a later write", failover(make1().write(0, 2, 100, 110).write(0, 3, 250, 260).after(1, 1, 300, 301, 2, 110)), nil, 1},
+		{"the same, and an earlier write", failover(make1().write(0, 2, 50, 60).write(0, 3, 100, 110).after(1, 1, 300, 301, 3, 110)), []Rule{Token}, 0},
 		{"a group", make1().commit(2, 100, 110).grouped(0, 1, 111, 120).op(fresh, 1, 1, 121, 122), []Rule{Stale, Order}, 0},
 		{"a group of the value, from which the row has moved", make1().commit(2, 100, 110).grouped(0, 11, 111, 120).op(fresh, 1, 1, 121, 122), []Rule{Stale, Order}, 0},
 		{"a group to which the row has moved says nothing", make1().commit(2, 100, 110).grouped(0, 10, 111, 120).op(fresh, 1, 1, 121, 122), nil, 0},

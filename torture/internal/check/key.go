@@ -71,7 +71,7 @@ func split(in *Input) []*keyOf {
 			continue
 		}
 		switch op.Kind {
-		case history.Get:
+		case history.Get, history.After:
 			rawOf(op.Key).memoryReads = append(rawOf(op.Key).memoryReads, op)
 		case history.Fresh:
 			rawOf(op.Key).freshReads = append(rawOf(op.Key).freshReads, op)

@@ -14,6 +14,15 @@ func (k *keyOf) memory(in *Input, r *Report, staleness []int64) []int64 {
 		if begun := k.begunAt(op.Version); begun > op.End {
 			r.violation(Future, op, op.Version, begun)
 		}
+		if op.Kind == history.After && op.Version < op.Least {
+			// A later acknowledgement proves nothing, because its announcement may be late.
+			if p := k.ackedSafe.after(op.Version); p.at <= op.Acked {
+				r.violation(Token, op, p.version, p.at)
+			} else {
+				k.lose(in, r, op)
+			}
+			continue
+		}
 		if p := k.own[op.Process].after(op.Version); p.at < op.Start {
 			if k.ownSafe[op.Process].after(op.Version).at < op.Start {
 				r.violation(Own, op, p.version, p.at)

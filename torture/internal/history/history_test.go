@@ -16,6 +16,7 @@ func TestFile(t *testing.T) {
 	want := []Op{
 		{Kind: Commit, Flags: Many | Failed, Goroutine: 513, Key: 1 << 20, Timeout: 3_000_000, Version: 1 << 40, Start: Now(), End: Now()},
 		{Kind: Get, Key: 7, Version: -1},
+		{Kind: After, Version: 2, Least: 1 << 41, Acked: Now()},
 	}
 	w.Record(want...)
 	if err := w.Close(); err != nil {

@@ -17,11 +17,12 @@ const (
 	InvalidateAll                   // of all keys
 	InvalidateGroup                 // of the group whose number is Key
 	Load                            // a call of the load function, which has read Version
+	After                           // a read with the token of an invalidation
 	Kinds
 )
 
 var names = [Kinds]string{"?", "get", "fresh", "refresh", "begin", "write", "invalidate", "invalidate-all",
-	"invalidate-group", "load"}
+	"invalidate-group", "load", "after"}
 
 func (k Kind) String() string { return names[min(k, Kinds-1)] }
 
@@ -45,6 +46,8 @@ type Op struct {
 	Version   int64
 	Start     int64
 	End       int64
+	Least     int64 // of an After: the version that was written before the invalidation of the token
+	Acked     int64 // of an After: when that invalidation had returned nil
 
 	Process int // not stored: each process has its own file
 }
@@ -52,7 +55,7 @@ type Op struct {
 // Has reports whether all of the flags are set.
 func (o *Op) Has(f Flag) bool { return o.Flags&f == f }
 
-const opSize = 36
+const opSize = 52
 
 func (o *Op) append(b []byte) []byte {
 	b = append(b, byte(o.Kind), byte(o.Flags))
@@ -61,7 +64,9 @@ func (o *Op) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, o.Timeout)
 	b = binary.LittleEndian.AppendUint64(b, uint64(o.Version))
 	b = binary.LittleEndian.AppendUint64(b, uint64(o.Start))
-	return binary.LittleEndian.AppendUint64(b, uint64(o.End))
+	b = binary.LittleEndian.AppendUint64(b, uint64(o.End))
+	b = binary.LittleEndian.AppendUint64(b, uint64(o.Least))
+	return binary.LittleEndian.AppendUint64(b, uint64(o.Acked))
 }
 
 func decode(b []byte) Op {
@@ -74,5 +79,7 @@ func decode(b []byte) Op {
 		Version:   int64(binary.LittleEndian.Uint64(b[12:])),
 		Start:     int64(binary.LittleEndian.Uint64(b[20:])),
 		End:       int64(binary.LittleEndian.Uint64(b[28:])),
+		Least:     int64(binary.LittleEndian.Uint64(b[36:])),
+		Acked:     int64(binary.LittleEndian.Uint64(b[44:])),
 	}
 }

@@ -28,8 +28,9 @@ func Collect(ctx context.Context) (context.Context, func() Token) {
 // After makes a read observe the invalidations that a Token identifies. Use it to show users what
 // they have just written, if another process serves their next request. An invalidation reaches
 // other processes within some milliseconds. Once this process has received it, the read may use
-// memory. Until then it is a read with Fresh: it costs a round trip to Redis, and does not wait for
-// the invalidation. After an Expire it may return the stale value, like other reads.
+// memory. Until then it is a read with Fresh: it costs a round trip to Redis (two after an
+// InvalidateAll), and does not wait for the invalidation. After an Expire it may return the stale
+// value, like other reads.
 //
 // A process remembers the last 1,024 invalidations that it has received (on a cluster in each of 16
 // ranges of keys); reads after older ones are like Fresh. After Options.MaxStaleness a Token is not
@@ -54,7 +55,7 @@ func (c *Cache) reads(options []ReadOption) (remembered bool, mode fetch.Mode) {
 		if o == "" || after && c.bus == nil {
 			continue
 		}
-		remembered = remembered && after && c.bus.HasReceived(token)
+		remembered = after && c.bus.MayUseMemory(token) && remembered // each token counts
 		mode = fetch.Fresh
 	}
 	return remembered, mode

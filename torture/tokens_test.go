@@ -119,7 +119,8 @@ func (w *worker) after(op history.Op, h handedOn, r *rand.Rand) {
 	limit := timeout(r)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	op.Kind, op.Key, op.Timeout, op.Least, op.Acked = history.After, h.Key, uint32(limit.Microseconds()), h.Version, h.Acked
+	op.Kind, op.Key, op.Timeout = history.After, h.Key, uint32(limit.Microseconds())
+	op.Least, op.Acked = h.Version, h.Acked
 	op.Start = history.Now()
 	var got row
 	var err error

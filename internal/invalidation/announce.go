@@ -65,7 +65,7 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, work job)
 		if p.err == nil {
 			b.reportRefused(ctx, p)
 			if p.announced == nil {
-				b.collect(ctx, p.rng, p.number)
+				b.collect(ctx, p.rng, 0, p.number)
 			}
 		}
 		for i, position := range p.positions {
@@ -421,7 +421,7 @@ func (b *Bus) DeleteLoader(ctx context.Context, name string) error {
 		if err != nil {
 			return b.conn.Explain(caller, err, operation, b.keys[r], began)
 		}
-		b.collect(caller, r, numbers[r])
+		b.collect(caller, r, loaderBit, numbers[r])
 	}
 	return nil
 }

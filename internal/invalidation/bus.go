@@ -77,8 +77,9 @@ func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Bus {
 	b.Disown()
 	for r := range c.InUse() {
 		b.keys[r] = Numbers(prefix, r)
-		b.tracks[r] = &track{rng: r, bound: bound, memory: memory}
 		b.pollers[r] = newPoller(b, r)
+		b.tracks[r] = &track{rng: r, bound: bound, memory: memory, onGap: b.pollers[r].unconfirm,
+			lostAfter: max(bound/(2*pollsInBound), minLostAfter)}
 	}
 	return b
 }

@@ -89,7 +89,7 @@ func (b *Bus) DeleteGroups(ctx context.Context, loader string, set groups.Set, l
 			b.Disown()
 			return b.conn.Explain(caller, err, operation, b.keys[r], began)
 		}
-		b.collect(caller, r, numbers[r])
+		b.collect(caller, r, 0, numbers[r])
 	}
 	return nil
 }

@@ -21,6 +21,9 @@ import (
 // ends.
 const pollsInBound = 4
 
+// minLostAfter is the minimum of track.lostAfter. It is longer than announcements are gathered.
+const minLostAfter = 50 * time.Millisecond
+
 // poller polls the last number and the generations of one range, at a fixed interval, and
 // immediately when a caller waits for them. Each range has its own poller, so that a server that
 // hangs affects only its ranges. Ranges of the same server share their polls.

@@ -15,7 +15,8 @@ import (
 // token is base64 of:
 //
 //	0..3   FNV-1a of the channel of the announcements
-//	4..12  the range (1 byte) and the number (8 bytes) of an announcement, and so on
+//	4..12  the range (1 byte) and the number (8 bytes) of an announcement, and so on. The range has
+//	       loaderBit if the announcement, or one for which it stands, is of a whole loader
 //
 // An announcement also stands for those of its range with smaller numbers that were made before:
 // a process that has received it has received them too, or has outdated all that it had. After a
@@ -25,6 +26,7 @@ import (
 const (
 	tokenHead = 4
 	tokenItem = 1 + 8
+	loaderBit = 0x80
 	// maxTokenItems is the maximum number of announcements in a token.
 	maxTokenItems = 4 * conn.Ranges
 )
@@ -34,7 +36,7 @@ var MaxToken = base64.RawURLEncoding.EncodedLen(tokenHead + maxTokenItems*tokenI
 
 // tokenEntry is an announcement in a token.
 type tokenEntry struct {
-	rng    uint8
+	rng    uint8 // perhaps with loaderBit
 	number uint64
 }
 
@@ -59,10 +61,10 @@ func Collect(ctx context.Context) (context.Context, *Collector) {
 	return context.WithValue(ctx, collectorKey{}, c), c
 }
 
-// collect adds an announcement to the collectors of ctx.
-func (b *Bus) collect(ctx context.Context, rng int, number uint64) {
+// collect adds an announcement to the collectors of ctx. bits is loaderBit or 0.
+func (b *Bus) collect(ctx context.Context, rng int, bits uint8, number uint64) {
 	c, _ := ctx.Value(collectorKey{}).(*Collector)
-	c.add(b.topic, tokenEntry{uint8(rng), number})
+	c.add(b.topic, tokenEntry{uint8(rng) | bits, number})
 }
 
 // add adds announcements to c and the outer collectors.
@@ -73,7 +75,11 @@ func (c *Collector) add(topic string, entries ...tokenEntry) {
 		c.topic = topic
 		for _, e := range entries {
 			c.entries = slices.DeleteFunc(c.entries, func(old tokenEntry) bool {
-				return old.rng == e.rng && old.number <= e.number
+				replaced := old.rng&^loaderBit == e.rng&^loaderBit && old.number <= e.number
+				if replaced {
+					e.rng |= old.rng & loaderBit
+				}
+				return replaced
 			})
 			if c.unknowable = c.unknowable || len(c.entries) == maxTokenItems; c.unknowable {
 				c.entries = nil
@@ -101,7 +107,7 @@ func (c *Collector) Token() string {
 	defer c.mu.Unlock()
 	entries := c.entries
 	if c.unknowable {
-		entries = []tokenEntry{{rng: conn.Ranges}} // a range that does not exist
+		entries = []tokenEntry{{rng: unknowableRange}}
 	}
 	if len(entries) == 0 {
 		return ""
@@ -113,6 +119,9 @@ func (c *Collector) Token() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
+// unknowableRange is a range that does not exist.
+const unknowableRange = conn.Ranges | loaderBit
+
 // tokenOf returns the first bytes of a token of announcements on a channel.
 func tokenOf(topic string) []byte {
 	h := fnv.New32a()
@@ -120,11 +129,14 @@ func tokenOf(topic string) []byte {
 	return h.Sum(nil)
 }
 
-// HasReceived reports whether this process has received the announcements of a token, or has
-// outdated what it had in memory since they were made. It returns false for a token that is
-// malformed, or of another cache, or too old: a process remembers its last maxRecent announcements
-// in a range.
-func (b *Bus) HasReceived(token string) bool {
+// MayUseMemory reports whether a read with a token may use memory: this process has received the
+// announcements of the token, or has outdated what it had in memory since they were made. It
+// returns false for a token that is malformed, or of another cache, or too old: a process remembers
+// its last maxRecent announcements in a range.
+//
+// A read from Redis does not observe the invalidation of a whole loader before this process knows
+// the new generation. So if the token includes one that was not received, the next reads poll.
+func (b *Bus) MayUseMemory(token string) bool {
 	if token == "" {
 		return true
 	}
@@ -132,17 +144,30 @@ func (b *Bus) HasReceived(token string) bool {
 		return false
 	}
 	items, err := base64.RawURLEncoding.AppendDecode(make([]byte, 0, 64), []byte(token))
-	if err != nil || len(items) <= tokenHead || (len(items)-tokenHead)%tokenItem != 0 ||
-		string(items[:tokenHead]) != string(tokenOf(b.topic)) {
+	if err != nil || len(items) <= tokenHead || (len(items)-tokenHead)%tokenItem != 0 {
 		return false
 	}
+	received := string(items[:tokenHead]) == string(tokenOf(b.topic))
+	own := received
 	for items = items[tokenHead:]; len(items) > 0; items = items[tokenItem:] {
-		rng := int(items[0])
-		if rng >= b.conn.InUse() || !b.tracks[rng].has(binary.BigEndian.Uint64(items[1:])) {
-			return false
+		rng := int(items[0] &^ loaderBit)
+		switch {
+		case own && rng < b.conn.InUse():
+			has := b.tracks[rng].has(binary.BigEndian.Uint64(items[1:]))
+			if !has && items[0]&loaderBit != 0 {
+				b.pollers[rng].unconfirm()
+			}
+			received = received && has
+		case items[0] == unknowableRange: // perhaps of several caches, one of them this one
+			for _, p := range b.pollers[:b.conn.InUse()] {
+				p.unconfirm()
+			}
+			received = false
+		default:
+			received = false
 		}
 	}
-	return true
+	return received
 }
 
 // maxRecent is the number of announcements that a track remembers for tokens.

@@ -52,10 +52,14 @@ type track struct {
 	base         uint64
 	missing      uint64 // a number from a poll whose announcement has not been received; 0: none
 	missingSince time.Time
-	trusted      time.Time // the end of trust
+	lostAfter    time.Duration // after missingSince, a poll decides that the announcement is lost
+	trusted      time.Time     // the end of trust
 
 	gaps, lapses int64
 	onTrouble    func(message string, err error) // see Bus.OnTrouble; may be nil
+	// called before a message is covered although earlier ones are missing, which may have
+	// invalidated whole loaders; may be nil
+	onGap func()
 }
 
 // position is the position of a message in the chain of announcements.
@@ -129,6 +133,9 @@ func (t *track) received(session uint64, p position) {
 		return
 	default:
 		arrived = p.num >= t.missing
+		if t.onGap != nil {
+			t.onGap()
+		}
 		t.cover(p.prev)
 		if t.synced {
 			t.clear()
@@ -173,7 +180,7 @@ func (t *track) beginPoll(sent time.Time) pendingPoll {
 
 // endPoll ends a poll that returned the number of the last announcement. It reports whether the
 // subscription seems to be dead: the announcement that an earlier poll reported has still not been
-// received, half a regular interval of polls later.
+// received after lostAfter.
 //
 // The poll is complete if its number was lastReceived when the poll was sent, or was covered since.
 // A number between two covered ones proves nothing. After a failover, Redis may continue with a
@@ -199,7 +206,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	case last > t.lastReceived && !late:
 		t.missing, t.missingSince = last, q.sent
 		return false
-	case last > t.lastReceived && q.sent.Sub(t.missingSince) < t.bound/(2*pollsInBound):
+	case last > t.lastReceived && q.sent.Sub(t.missingSince) < t.lostAfter:
 		return false // it may still be gathered: readers cause polls at any time
 	default: // the number was missing at an earlier poll too, or Redis has lost it
 		t.clear()

@@ -13,7 +13,7 @@ type follower struct {
 
 func newFollower() *follower {
 	f := &follower{}
-	f.track = &track{bound: 100, memory: &f.recorder}
+	f.track = &track{bound: 100, lostAfter: 12, memory: &f.recorder}
 	return f
 }
 

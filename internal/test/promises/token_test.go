@@ -88,6 +88,29 @@ func TestAfter(t *testing.T) {
 	}
 }
 
+// A read with After observes the invalidation of all keys of a loader, also if this process has not
+// received its announcement. A process without a memory tier receives none, and this one does not
+// poll in time.
+func TestAfterInvalidateAll(t *testing.T) {
+	everywhere(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		d := newTable(map[int]string{1: "old"})
+		o := patient
+		o.MemoryBytes, o.MaxStaleness = -1, time.Minute
+		p, q := start(t, b, d, o, nil), start(t, b, d, patient, nil)
+		p.want(t, 1, "old", nil)
+		d.write(1, "new")
+		ctx, written := cacheaside.Collect(t.Context())
+		if err := errors.Join(q.InvalidateAll(ctx), q.Invalidate(ctx, 2)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.Get(t.Context(), 1, cacheaside.After("of another cache"), cacheaside.After(written()))
+		if got != "new" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
 // A Token that is empty changes nothing. One that this cache cannot know makes a read Fresh.
 func TestTokensFromElsewhere(t *testing.T) {
 	_, b := embedded(t)

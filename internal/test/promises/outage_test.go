@@ -354,12 +354,22 @@ type slowOutage struct{ *outage }
 func (s *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	fail := s.outage.ProcessHook(next)
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if s.on.Load() {
-			if deadline, ok := ctx.Deadline(); ok {
-				time.Sleep(time.Until(deadline))
-			}
-		}
+		s.wait(ctx)
 		return fail(ctx, cmd)
+	}
+}
+
+func (s *slowOutage) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	fail := s.outage.ProcessPipelineHook(next)
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.wait(ctx)
+		return fail(ctx, cmds)
+	}
+}
+
+func (s *slowOutage) wait(ctx context.Context) {
+	if deadline, ok := ctx.Deadline(); ok && s.on.Load() {
+		time.Sleep(time.Until(deadline))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -219,6 +221,7 @@ func watchHistory(
 ) ([]porcupine.Operation, *historyReport) {
 	t.Helper()
 	database, sum := testenv.StartRedis(t), new(historyReport)
+	defer manyListeners(t, cache)()
 	var history []porcupine.Operation
 	var children []*testenv.Child
 	for process := range processes {
@@ -252,6 +255,37 @@ func watchHistory(
 		sum.Stats.HoldsLost += r.Stats.HoldsLost
 	}
 	return history, sum
+}
+
+// manyListeners subscribes so many listeners to the channel that announcements are gathered. The returned
+// function ends them, and fails the test if no message had several announcements.
+func manyListeners(t *testing.T, server *testenv.Redis) (end func()) {
+	t.Helper()
+	rdb, gathered := server.Client(t), 0
+	var all sync.WaitGroup
+	var subs []*redis.PubSub
+	for i := range 30 {
+		sub := rdb.Subscribe(t.Context(), invalidation.Topic("cacheaside", 0))
+		if _, err := sub.Receive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		subs = append(subs, sub)
+		all.Go(func() {
+			for m := range sub.Channel() {
+				if decoded, err := invalidation.Decode([]byte(m.Payload)); i == 0 && err == nil {
+					gathered += len(slices.Collect(decoded.Parts())) / 2
+				}
+			}
+		})
+	}
+	return func() {
+		for _, sub := range subs {
+			sub.Close()
+		}
+		if all.Wait(); gathered == 0 {
+			t.Error("no announcements were gathered")
+		}
+	}
 }
 
 // register is porcupine's model of one key.

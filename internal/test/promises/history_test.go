@@ -257,8 +257,8 @@ func watchHistory(
 	return history, sum
 }
 
-// manyListeners subscribes so many listeners to the channel that announcements are gathered. The returned
-// function ends them, and fails the test if no message had several announcements.
+// manyListeners subscribes so many listeners to the channel that announcements are gathered. The
+// returned function ends them, and fails the test if no message had several announcements.
 func manyListeners(t *testing.T, server *testenv.Redis) (end func()) {
 	t.Helper()
 	rdb, gathered := server.Client(t), 0

@@ -84,6 +84,8 @@
 //   - prefix::groups:loader:{n} for the invalidated groups of a loader (LoaderOptions.Groups), with
 //     the same numbers of keys. Only these keys and the previous ones have no TTL.
 //   - prefix::meter:{…} for the replies to a meter, for some seconds.
+//   - prefix::relays:{…} for the ids of the relays that share a queue (package consistency), until
+//     30 seconds after the last of them.
 //
 // A process with a memory tier keeps one additional connection, which subscribes to the channel
 // prefix::invalidations. If the number of the database is not 0, it is appended to that name.
@@ -99,6 +101,8 @@
 //     few processes wait are announced to all.
 //   - The commands by which the client opens a connection, such as HELLO.
 //   - With Options.ReplicaLag or StrictWrites: ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE.
+//   - With an outbox (package consistency): ZADD, ZREM, ZRANGE and ZREMRANGEBYSCORE. Without them,
+//     each relay polls as often as if it were alone.
 //   - With LoaderOptions.Groups: ZADD, ZRANGE and ZREMRANGEBYSCORE.
 //   - With a meter (package meter): HLEN and HGETALL, and on a cluster PUBSUB.
 //   - INFO is optional. With it, the library detects a proxy that shards.

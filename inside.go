@@ -13,6 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/rows"
+	"github.com/cacheaside/cacheaside/internal/sharing"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -37,6 +38,13 @@ func (w writerCache) Loader(name string) (has, filter bool) {
 }
 
 func (w writerCache) Loaders() []string { return slices.Collect(maps.Keys(w.all())) }
+
+func (w writerCache) CountRelays(ctx context.Context, queue, id string, life time.Duration) (int, error) {
+	if w.conn == nil {
+		return 0, nil
+	}
+	return sharing.Register(ctx, w.conn, sharing.Key(w.options.Prefix, queue), id, life)
+}
 
 func (w writerCache) Existing(k Key) bool { return k.existing }
 

@@ -164,9 +164,11 @@ func (o Options) outbox() TxQueue {
 // RelayOptions are the settings of a Relay. nil and the zero value are good defaults.
 type RelayOptions struct {
 	// Poll is the interval between two claims while the queue has fewer due items than a batch
-	// (500). A QueueWaiter, such as MemoryQueue, is not polled. With QueueHooks.Listen it is the
-	// minimum time between two claims. Default: 200 ms. At least 1 ms. Lower it if Async writes
-	// must become visible sooner.
+	// (500). If more than five relays share the queue, one that has just found nothing waits
+	// longer, so that all of them together poll about as often as five, but at most 30 s, unless
+	// Poll is longer than 20 s. A QueueWaiter, such as MemoryQueue, is not polled. With
+	// QueueHooks.Listen, Poll is the minimum time between two claims. Default: 200 ms. At least 1
+	// ms. Lower it if Async writes must become visible sooner.
 	Poll time.Duration
 
 	// ClaimFor is the duration of a claim. The items that a killed process had claimed are
@@ -178,7 +180,8 @@ type RelayOptions struct {
 	// AlertAt is the number of consecutive failures that raises an alert. The failures of an
 	// item, of all invalidations while Redis is down, of a loader's code that hangs or panics, of
 	// calls of the queue, and of Queue.Depth are counted separately. Because the delays double, 10
-	// failures take about a minute for an item, and 10 s for Redis or the queue. Default: 10.
+	// failures take about a minute for an item, and 10 s for Redis or the queue. Those of
+	// Queue.Depth take 10 s, and up to some minutes if many relays share the queue. Default: 10.
 	// Lower it to be alerted sooner, raise it to ignore short outages.
 	AlertAt int
 

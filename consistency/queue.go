@@ -60,7 +60,7 @@ type Item struct {
 // items does nothing. No method changes the items that the caller passes.
 //
 // A Queue that also implements QueueWaiter is not polled. One that implements TxQueue can be an
-// outbox. Package sqloutbox implements TxQueue and QueueHooks.
+// outbox. Package sqloutbox implements TxQueue, QueueHooks and QueueIdentity.
 type Queue interface {
 	// Put adds the items that are not in the queue. If it returns an error, some of them may have
 	// been added: repeat the call with the same IDs.
@@ -88,6 +88,17 @@ type Queue interface {
 type QueueWaiter interface {
 	// Wait returns when an item may be due, or ctx ends.
 	Wait(ctx context.Context)
+}
+
+// A QueueIdentity is a Queue that knows which items it contains, such as an sqloutbox.Outbox.
+// Relays of more than five processes whose queues have the same identity call them less often, so
+// that together they call them about as often as five (RelayOptions.Poll).
+type QueueIdentity interface {
+	// Identity returns a text that is the same for all queues with these items, and different for
+	// all others: it names the server, the database, the table and the namespace. A Relay calls it
+	// when Run begins, and every 10 minutes. If it returns "" or an error, the Relay calls the
+	// queue as if it were alone.
+	Identity(ctx context.Context) (string, error)
 }
 
 // A TxQueue is a Queue that takes part in the transactions of the database that holds the rows,
@@ -118,12 +129,13 @@ type QueueHooks interface {
 	// Listen is called by Relay.Run. If run is nil, the Relay polls the queue, or waits with
 	// QueueWaiter. Otherwise the Relay calls run on a goroutine of its own, until Run ends, and
 	// calls wait in place of polling. wait returns when an item may be due, after at least poll and
-	// at most some 10 seconds, or when its ctx ends. The Relay ends that ctx when it has put items
-	// back. Then and when wait returns, it calls Claim and wait again.
-	Listen(poll time.Duration, log *slog.Logger) (run, wait func(ctx context.Context))
+	// at most some 10 seconds, a minute if many Relays share the queue, or when its ctx ends. The
+	// Relay ends that ctx when it has put items back. Then and when wait returns, it calls Claim
+	// and wait again. relays returns how many Relays share the queue, 0 if that is unknown
+	// (QueueIdentity). If there are many, wait should not return in all of them for the same item.
+	Listen(poll time.Duration, relays func() int, log *slog.Logger) (run, wait func(ctx context.Context))
 
-	// Maintain is called by Relays after Depth, about once a second. Errors count as errors of
-	// Depth.
+	// Maintain is called by Relays after Depth. Errors count as errors of Depth.
 	Maintain(ctx context.Context, log *slog.Logger) error
 }
 

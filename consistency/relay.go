@@ -16,7 +16,8 @@ import (
 // A Relay handles the items of a Queue: it invalidates or reloads the key of each item, and adds
 // it to the filter of its loader as Loader.Inserting does. It retries an item until it succeeds,
 // without a limit. Any number of relays, in any number of processes, can share a queue: only one
-// of them has claimed an item at a time.
+// of them has claimed an item at a time. Relays of a queue with a QueueIdentity count each other in
+// Redis, and more than five of them together poll it about as often as five (RelayOptions.Poll).
 //
 // A Relay retries a failed item after 100 ms, and doubles the delay with each failure, up to a
 // minute. While Redis is down, each relay tries one item at a time, after delays of 100 ms up to
@@ -51,6 +52,7 @@ type cacheAPI interface {
 	invalidator
 	Closed() bool
 	Loader(name string) (has, filter bool)
+	CountRelays(ctx context.Context, queue, id string, life time.Duration) (int, error)
 }
 
 type writeSide = writeside.Cache[cacheaside.Key]
@@ -99,8 +101,9 @@ const (
 	longestDelay = time.Minute            // the maximum delay of an item
 	longestProbe = 2 * time.Second        // the maximum delay between attempts while Redis or the queue fails
 
-	// idle is a pause until the queue has something to do.
-	idle = -1
+	// idle is a pause until the queue has something to do. It depends on how many relays share the
+	// queue. found is that of a lone relay: a claim has returned items, and more may follow.
+	idle, found = -1, -2
 )
 
 // A relayRun is the state of one call of Run. Only the goroutine of Run uses it.

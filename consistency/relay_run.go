@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/sharing"
 	"github.com/cacheaside/cacheaside/internal/wording"
 )
 
 // Run handles items until ctx ends; then it returns nil. Before it returns, it puts back claimed
 // items that it has not completed. That takes at most a third of RelayOptions.ClaimFor for items in
 // progress and for a Wait of the queue, and another third to put items back. A queue that listens
-// and ignores its context can take another third. Items that it cannot put back are due again when
-// their claim expires.
+// and ignores its context can take another third, and so can its Identity. Items that it cannot put
+// back are due again when their claim expires.
 //
 // Run returns an error immediately if the Relay is already running. If the cache is closed, Run
 // raises an alert and returns cacheaside.ErrClosed. Nothing else ends Run, not even a panic of a
@@ -28,6 +29,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	run := newRelayRun(r)
 	defer run.notified.Wait()
 	defer close(run.stopped)
+	defer run.countRelays(ctx)()
 	defer run.listen(ctx)()
 	for ctx.Err() == nil && !run.closed {
 		run.iterate(ctx)
@@ -60,7 +62,7 @@ func (r *relayRun) listen(ctx context.Context) (stop func()) {
 	var run func(context.Context)
 	if r.hooks != nil {
 		var wait func(context.Context)
-		if run, wait = r.hooks.Listen(r.options.Poll, r.log); run != nil {
+		if run, wait = r.hooks.Listen(r.options.Poll, r.relays, r.log); run != nil {
 			r.wait, r.listens = wait, true
 		}
 	}
@@ -119,7 +121,7 @@ func (r *relayRun) processBatch(ctx context.Context) (pause time.Duration) {
 	case r.outage > 0 && tried:
 		return r.nextProbe
 	case len(tasks) < limit:
-		return idle
+		return found
 	}
 	return 0
 }
@@ -207,17 +209,22 @@ func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until 
 	return failed
 }
 
-// sleep pauses for the duration, or until ctx ends. If pause is idle, it pauses until the queue
-// has something to do.
+// sleep pauses for the duration, or until ctx ends. If pause is idle or found, it pauses until the
+// queue has something to do.
 func (r *relayRun) sleep(ctx context.Context, pause time.Duration) {
 	var woken <-chan error
-	if pause == idle {
-		pause = r.options.Poll
-		if woken = r.woken(ctx); woken != nil {
+	if pause < 0 {
+		relays := 1
+		if pause == idle {
+			relays = r.relays()
+		}
+		switch woken = r.woken(ctx); {
+		case woken == nil:
+			pause = sharing.Interval(r.options.Poll, relays)
+		case r.listens:
+			pause = listenPause
+		default:
 			pause = depthInterval
-			if r.listens {
-				pause = listenPause
-			}
 		}
 	}
 	for until := time.Now().Add(pause); r.await(ctx, until, woken); {

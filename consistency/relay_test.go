@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
 	"strings"
 	"sync"
@@ -34,6 +35,11 @@ type relayCache struct {
 	bounds  []time.Duration        // until the deadlines of calls
 	closed  bool
 	lacks   string // a loader
+
+	ends      map[string]map[string]time.Time // of the registrations of relays, by queue and id
+	uncounted bool                            // relays cannot be counted
+	killed    bool                            // relays end without ending their registration
+
 	// InsertingKeys succeeds though its context has ended
 	late   bool
 	before func(ctx context.Context, op string, keys []cacheaside.Key) // what "admit" and "refresh" begin with
@@ -109,6 +115,28 @@ func (r *relayCache) Closed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.closed
+}
+
+// CountRelays counts the relays of a queue.
+func (r *relayCache) CountRelays(_ context.Context, queue, id string, life time.Duration) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.uncounted {
+		return 0, cacheaside.ErrRedis
+	}
+	if r.ends == nil {
+		r.ends = map[string]map[string]time.Time{}
+	}
+	if r.ends[queue] == nil {
+		r.ends[queue] = map[string]time.Time{}
+	}
+	if life > 0 {
+		r.ends[queue][id] = time.Now().Add(life)
+	} else if !r.killed {
+		delete(r.ends[queue], id)
+	}
+	maps.DeleteFunc(r.ends[queue], func(_ string, end time.Time) bool { return !end.After(time.Now()) })
+	return len(r.ends[queue]), nil
 }
 
 // Loader says that all loaders are there, and have filters, but one.
@@ -876,7 +904,7 @@ func (r *relayQueue) Maintain(context.Context, *slog.Logger) error { return r.ca
 func (*relayQueue) Bind(string, *sqlx.DB) error { return nil }
 func (*relayQueue) Committed(...Item)           {}
 func (*relayQueue) Flush()                      {}
-func (*relayQueue) Listen(time.Duration, *slog.Logger) (run, wait func(context.Context)) {
+func (*relayQueue) Listen(time.Duration, func() int, *slog.Logger) (run, wait func(context.Context)) {
 	return nil, nil
 }
 

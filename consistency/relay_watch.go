@@ -8,6 +8,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
+	"github.com/cacheaside/cacheaside/internal/sharing"
 )
 
 // alarms holds the alarms of a Relay. Each sounds once for everything that fails at the same
@@ -81,8 +82,9 @@ const depthInterval = time.Second
 // two readings of its depth. The queue's wait returns earlier.
 const listenPause = 20 * time.Second
 
-// updateDepth reads the depth of the queue about once a second, and lets the queue maintain
-// itself. It waits at least 20 times as long as that takes, which may be long in a large table.
+// updateDepth reads the depth of the queue about once a second, less often if many relays share
+// it, and lets the queue maintain itself. It waits at least 20 times as long as that takes, which
+// may be long in a large table.
 func (r *relayRun) updateDepth(ctx context.Context) {
 	began := time.Now()
 	if began.Before(r.nextDepthRead) || r.queueFails > 0 {
@@ -99,7 +101,7 @@ func (r *relayRun) updateDepth(ctx context.Context) {
 	if r.hooks != nil { // also after an error: Depth may have read the clock of the database
 		err = cmp.Or(err, r.callQueue(ctx, func(ctx context.Context) error { return r.hooks.Maintain(ctx, r.log) }))
 	}
-	r.nextDepthRead = time.Now().Add(max(depthInterval, 20*time.Since(began)))
+	r.nextDepthRead = time.Now().Add(max(sharing.Interval(depthInterval, r.relays()), 20*time.Since(began)))
 	switch {
 	case err == nil:
 		r.depthFails = 0

@@ -61,8 +61,14 @@ type RelayStats struct {
 	// MaxLag is the maximum.
 	Lag, MaxLag time.Duration
 
+	// Relays is the number of relays that share the queue, as this one has last counted them. They
+	// include those that were killed within the last 30 s. It is 0 if it is unknown: the queue has
+	// no QueueIdentity, or Redis was not reachable since Run began.
+	Relays int
+
 	// Depth describes the queue, as shared by all relays, DepthAge ago. A running Relay reads it
-	// about once a second.
+	// about once a second. Each of more than five Relays reads it less often, at least every 30 s.
+	// One whose queue listens reads it when it claims.
 	Depth    Depth
 	DepthAge time.Duration
 }

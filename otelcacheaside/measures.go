@@ -268,6 +268,8 @@ var relayMeasures = []measure[consistency.RelayStats]{
 		of: func(s *consistency.RelayStats) float64 { return s.Lag.Seconds() }},
 	{name: "relay.lag.max", unit: "s", about: "Longest time that a completed item had been in the queue.", gauge: true,
 		of: func(s *consistency.RelayStats) float64 { return s.MaxLag.Seconds() }},
+	{name: "relay.relays", unit: "{relay}", about: "Relays that share the queue. 0 means unknown.", gauge: true,
+		of: func(s *consistency.RelayStats) float64 { return float64(s.Relays) }},
 	{name: "relay.depth", unit: "{item}", about: "Items in the queue, for all relays together.", gauge: true,
 		of: func(s *consistency.RelayStats) float64 { return float64(s.Depth.Items) }},
 	{name: "relay.due", unit: "{item}", about: "Items in the queue that are due.", gauge: true,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, orm, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, fleet, price, hit-rates, peers, other-go to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, orm, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, fleet, relays, price, hit-rates, peers, other-go to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -261,6 +261,11 @@ fleet() {
 	package bench/fleet '^TestFleet$'
 	[ -z "${failed:-}" ]
 }
+relays() {
+	echo "== what 1 to 1,000 idle relays of an outbox ask of the database and of Redis, and how long an item waits"
+	package consistency/sqloutbox '^TestIdleRelays$'
+	[ -z "${failed:-}" ]
+}
 price() {
 	echo "== what a program links that only reads, how large it is, and how long it is compiled, beside go-redis alone and sturdyc"
 	scripts/price.sh
@@ -283,13 +288,13 @@ other_go() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | kills | orm | outage | postgres | binlog | pglogical | locks | postgres-versions) # these run on all three
+	case $1 in write-costs | writes | kills | orm | outage | postgres | binlog | pglogical | locks | relays | postgres-versions) # these run on all three
 		postgres=$(type -P postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills orm outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups fleet price hit-rates peers other-go}; do
+for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills orm outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups fleet relays price hit-rates peers other-go}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/retry"
+	"github.com/cacheaside/cacheaside/internal/sharing"
 )
 
 const (
@@ -28,15 +29,17 @@ const (
 
 // A listener waits for one Relay until items of its outbox may be due. While its connection works,
 // it looks at the first due time every listenInterval, and returns at once when a notification
-// arrives. Otherwise it returns every poll, as if the Relay polled.
+// arrives. Otherwise it returns every poll, as if the Relay polled. Of more than five Relays each
+// looks less often, and about five of them return when a notification arrives: it reaches all.
 //
 // A notification is only a hint. If one is lost, the next look finds the items.
 type listener struct {
-	box   listened
-	poll  time.Duration
-	log   *slog.Logger
-	live  atomic.Bool   // notifications arrive
-	hints chan struct{} // of capacity 1
+	box    listened
+	poll   time.Duration
+	relays func() int // that share the outbox
+	log    *slog.Logger
+	live   atomic.Bool   // notifications arrive
+	hints  chan struct{} // of capacity 1
 }
 
 // listened is the part of an Outbox that a listener uses.
@@ -53,16 +56,18 @@ type listened interface {
 }
 
 // Listen implements consistency.QueueHooks. It returns nil without Options.Listen.
-func (o *Outbox) Listen(poll time.Duration, log *slog.Logger) (run, wait func(context.Context)) {
+func (o *Outbox) Listen(
+	poll time.Duration, relays func() int, log *slog.Logger,
+) (run, wait func(context.Context)) {
 	if o.listen == nil {
 		return nil, nil
 	}
-	l := newListener(o, poll, log)
+	l := newListener(o, poll, relays, log)
 	return l.run, l.wait
 }
 
-func newListener(box listened, poll time.Duration, log *slog.Logger) *listener {
-	return &listener{box: box, poll: poll, log: log, hints: make(chan struct{}, 1)}
+func newListener(box listened, poll time.Duration, relays func() int, log *slog.Logger) *listener {
+	return &listener{box: box, poll: poll, relays: relays, log: log, hints: make(chan struct{}, 1)}
 }
 
 // hint makes wait return: another process has put items.
@@ -76,28 +81,50 @@ func (l *listener) hint() {
 // wait returns when an item may be due. It takes at least poll, so that a Relay claims many items
 // at once if they become due one after another.
 func (l *listener) wait(ctx context.Context) {
-	if retry.Sleep(ctx, l.poll) != nil {
+	pause := l.poll
+	if !l.live.Load() {
+		pause = sharing.Interval(l.poll, l.relays())
+	}
+	if retry.Sleep(ctx, pause) != nil {
 		return
 	}
-	interval, end := max(listenInterval, l.poll), time.Now().Add(longestWait)
+	interval, end := max(listenInterval, l.poll), time.Now().Add(sharing.Interval(longestWait, l.relays()))
 	for l.live.Load() && time.Now().Before(end) {
 		select {
 		case <-l.hints:
-			return
+			if sharing.Turn(l.relays()) {
+				return
+			}
 		default:
 		}
 		until, err := l.box.nextDue(ctx, interval)
 		if err != nil || until <= 0 { // the Relay finds the same error
 			return
 		}
+		soon := until < interval
+		if !soon {
+			until = sharing.Interval(interval, l.relays())
+		}
+		if l.notified(ctx, until) || soon || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// notified waits for the duration. If a notification arrives that this one of all relays follows,
+// it returns true at once.
+func (l *listener) notified(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
 		select {
 		case <-ctx.Done():
-			return
+			return false
+		case <-timer.C:
+			return false
 		case <-l.hints:
-			return
-		case <-time.After(until):
-			if until < interval {
-				return
+			if sharing.Turn(l.relays()) {
+				return true
 			}
 		}
 	}

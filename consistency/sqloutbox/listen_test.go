@@ -75,8 +75,10 @@ func (q *listenedQueue) Depth(ctx context.Context) (consistency.Depth, error) {
 	return q.MemoryQueue.Depth(ctx)
 }
 
-func (q *listenedQueue) Listen(poll time.Duration, log *slog.Logger) (run, wait func(context.Context)) {
-	l := newListener(q, poll, log)
+func (q *listenedQueue) Listen(
+	poll time.Duration, relays func() int, log *slog.Logger,
+) (run, wait func(context.Context)) {
+	l := newListener(q, poll, relays, log)
 	return l.run, l.wait
 }
 
@@ -251,6 +253,56 @@ func TestListenerIdle(t *testing.T) {
 		if looks < 25*60 || q.connects.Load() != 1 {
 			t.Errorf("%d connections", q.connects.Load())
 		}
+	})
+}
+
+// TestListenersOfAFleet: of 1,000 listeners about five follow a notification. Together they look at
+// the table about as often as five, and each returns at least every 30 s, or a little later if it
+// is pausing.
+func TestListenersOfAFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1000
+		q := &listenedQueue{MemoryQueue: consistency.NewMemoryQueue(0)}
+		ctx, stop := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		var returned atomic.Int64
+		all := make([]*listener, n)
+		for i := range all {
+			l := newListener(q, 200*time.Millisecond, func() int { return n }, slog.New(slog.DiscardHandler))
+			l.live.Store(true)
+			all[i] = l
+			ended.Go(func() {
+				for ctx.Err() == nil {
+					l.wait(ctx)
+					returned.Add(1)
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		looks, idle := q.looks.Load(), returned.Load()
+		time.Sleep(10 * time.Minute)
+		looks, idle = (q.looks.Load()-looks)/600, (returned.Load()-idle)/600
+		t.Logf("%d looks and %d returns a second", looks, idle)
+		if looks > 120 || idle > 60 {
+			t.Errorf("%d looks and %d returns a second", looks, idle)
+		}
+		followed := int64(0)
+		const times = 200
+		for range times {
+			time.Sleep(time.Second)
+			before := returned.Load()
+			for _, l := range all {
+				l.hint()
+			}
+			synctest.Wait()
+			followed += returned.Load() - before
+		}
+		t.Logf("%d of %d follow a notification", followed/times, n)
+		if followed < 3*times || followed > 8*times {
+			t.Errorf("%d follow %d notifications", followed, times)
+		}
+		stop()
+		ended.Wait()
 	})
 }
 

@@ -194,7 +194,7 @@ func (t *outboxTest) listening(db *sqlx.DB, dsn string) *Outbox {
 func (t *outboxTest) hears(o *Outbox) (l *listener, told *testenv.Log) {
 	t.Helper()
 	told = &testenv.Log{}
-	l = newListener(o, time.Millisecond, slog.New(slog.NewTextHandler(told, nil)))
+	l = newListener(o, time.Millisecond, func() int { return 1 }, slog.New(slog.NewTextHandler(told, nil)))
 	ctx, stop := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
 	ended.Go(func() { l.run(ctx) })

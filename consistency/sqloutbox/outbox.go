@@ -39,8 +39,9 @@ type Options struct {
 	//
 	// A Relay with it looks at the table every 2 s, and when it is notified. If a notification is
 	// lost, or none is sent because only PutIn was called, it finds the items at the next look, and
-	// then handles them when they are due. As long as notifications do not arrive, it polls every
-	// consistency.RelayOptions.Poll, and logs why.
+	// then handles them when they are due. More than five relays of an outbox look together about
+	// as often as five, and about five of them follow a notification. As long as notifications do
+	// not arrive, it polls every consistency.RelayOptions.Poll, and logs why.
 	//
 	// Listen connects, and listens on channel. It calls received when it listens, and with the
 	// payload of each notification. It returns when ctx ends or the connection fails; the Relay
@@ -91,8 +92,9 @@ type Outbox struct {
 }
 
 var (
-	_ consistency.TxQueue    = (*Outbox)(nil)
-	_ consistency.QueueHooks = (*Outbox)(nil)
+	_ consistency.TxQueue       = (*Outbox)(nil)
+	_ consistency.QueueHooks    = (*Outbox)(nil)
+	_ consistency.QueueIdentity = (*Outbox)(nil)
 )
 
 // New returns an Outbox in db, which the caller closes. It does no I/O: if the table is missing,

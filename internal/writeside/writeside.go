@@ -6,7 +6,10 @@
 // acceptable to Of. So the compiler checks what is accessible, and to which package.
 package writeside
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // An Inside contains what a type makes accessible through Of.
 type Inside[T any] struct{ it T }
@@ -39,6 +42,10 @@ type Cache[Key any] interface {
 
 	// Loaders returns the names of all loaders of this process.
 	Loaders() []string
+
+	// CountRelays registers the relay id among those of a queue for the duration life, and returns
+	// their number. It returns 0 without Redis. A life of 0 ends the registration.
+	CountRelays(ctx context.Context, queue, id string, life time.Duration) (int, error)
 
 	// Existing reports whether the row of key existed before the transaction.
 	Existing(key Key) bool

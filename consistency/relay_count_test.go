@@ -205,6 +205,26 @@ func TestRelaysOfOtherQueues(t *testing.T) {
 	}
 }
 
+// TestRelaysOfAServerThatIsReplaced: relays notice within some ten minutes that their queue is on
+// another server, and count only those that are there.
+func TestRelaysOfAServerThatIsReplaced(t *testing.T) {
+	inFleet(t, 20, func(s *station, q *sharedQueue, relays []*Relay) {
+		moved := 0
+		q.identity = func() (string, error) {
+			if moved++; moved > 10 {
+				return "another server", nil
+			}
+			return "a queue", nil
+		}
+		time.Sleep(12 * time.Minute)
+		for _, r := range relays {
+			if n := r.Stats().Relays; n != 10 {
+				s.Errorf("a relay counts %d", n)
+			}
+		}
+	})
+}
+
 // TestRelayFindsItems: after a claim that has returned items, a relay of a large fleet claims again
 // after Poll, as more items may follow.
 func TestRelayFindsItems(t *testing.T) {

@@ -25,7 +25,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return errors.New("consistency: the Relay is already running")
 	}
 	defer r.running.Store(false)
-	r.count(func(c *counted) { c.Ended = false })
+	r.count(func(c *counted) { c.Ended, c.Relays = false, 0 })
 	run := newRelayRun(r)
 	defer run.notified.Wait()
 	defer close(run.stopped)

@@ -256,53 +256,91 @@ func TestListenerIdle(t *testing.T) {
 	})
 }
 
-// TestListenersOfAFleet: of 1,000 listeners about five follow a notification. Together they look at
-// the table about as often as five, and each returns at least every 30 s, or a little later if it
-// is pausing.
-func TestListenersOfAFleet(t *testing.T) {
+// listeners are listeners of 1,000 relays that wait again and again.
+type listeners struct {
+	*testing.T
+	all      [1000]*listener
+	returned atomic.Int64 // times that one of them has returned
+}
+
+// inFleet runs a test with listeners, whose connections work if live is true. If hinted is true,
+// each has received a notification before it waits.
+func inFleet(t *testing.T, live, hinted bool, test func(l *listeners, q *listenedQueue)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		const n = 1000
-		q := &listenedQueue{MemoryQueue: consistency.NewMemoryQueue(0)}
+		q, f := &listenedQueue{MemoryQueue: consistency.NewMemoryQueue(0)}, &listeners{T: t}
 		ctx, stop := context.WithCancel(t.Context())
 		var ended sync.WaitGroup
-		var returned atomic.Int64
-		all := make([]*listener, n)
-		for i := range all {
-			l := newListener(q, 200*time.Millisecond, func() int { return n }, slog.New(slog.DiscardHandler))
-			l.live.Store(true)
-			all[i] = l
+		for i := range f.all {
+			l := newListener(q, 200*time.Millisecond, func() int { return len(f.all) }, slog.New(slog.DiscardHandler))
+			l.live.Store(live)
+			if f.all[i] = l; hinted {
+				l.hint()
+			}
 			ended.Go(func() {
 				for ctx.Err() == nil {
 					l.wait(ctx)
-					returned.Add(1)
+					f.returned.Add(1)
 				}
 			})
 		}
-		time.Sleep(time.Minute)
-		looks, idle := q.looks.Load(), returned.Load()
-		time.Sleep(10 * time.Minute)
-		looks, idle = (q.looks.Load()-looks)/600, (returned.Load()-idle)/600
-		t.Logf("%d looks and %d returns a second", looks, idle)
-		if looks > 120 || idle > 60 {
-			t.Errorf("%d looks and %d returns a second", looks, idle)
+		test(f, q)
+		stop()
+		ended.Wait()
+	})
+}
+
+// rates returns the looks and the returns in a second.
+func (l *listeners) rates(q *listenedQueue) (looks, returns int64) {
+	time.Sleep(time.Minute)
+	looks, returns = q.looks.Load(), l.returned.Load()
+	const seconds = 600
+	time.Sleep(seconds * time.Second)
+	return (q.looks.Load() - looks) / seconds, (l.returned.Load() - returns) / seconds
+}
+
+// TestListenersAreIdle: 1,000 listeners look at the table, and return, each every 20 s on average
+// or less often. So they do while their connections fail.
+func TestListenersAreIdle(t *testing.T) {
+	inFleet(t, true, false, func(l *listeners, q *listenedQueue) {
+		looks, returns := l.rates(q)
+		t.Logf("%d looks and %d returns a second", looks, returns)
+		if looks > 60 || returns > 40 {
+			t.Errorf("%d looks and %d returns a second", looks, returns)
 		}
+	})
+	inFleet(t, false, false, func(l *listeners, q *listenedQueue) {
+		if looks, returns := l.rates(q); looks > 0 || returns < 40 || returns > 60 {
+			t.Errorf("without connections %d looks and %d returns a second", looks, returns)
+		}
+	})
+}
+
+// TestListenersNotified: of 1,000 listeners about five follow a notification, also if it arrives
+// while they pause after a claim.
+func TestListenersNotified(t *testing.T) {
+	inFleet(t, true, false, func(l *listeners, _ *listenedQueue) {
+		time.Sleep(time.Minute)
 		followed := int64(0)
 		const times = 200
 		for range times {
 			time.Sleep(time.Second)
-			before := returned.Load()
-			for _, l := range all {
-				l.hint()
+			before := l.returned.Load()
+			for _, one := range l.all {
+				one.hint()
 			}
 			synctest.Wait()
-			followed += returned.Load() - before
+			followed += l.returned.Load() - before
 		}
-		t.Logf("%d of %d follow a notification", followed/times, n)
 		if followed < 3*times || followed > 8*times {
 			t.Errorf("%d follow %d notifications", followed, times)
 		}
-		stop()
-		ended.Wait()
+	})
+	inFleet(t, true, true, func(l *listeners, _ *listenedQueue) {
+		time.Sleep(time.Second)
+		if n := l.returned.Load(); n > 30 {
+			t.Errorf("%d of 1,000 follow an earlier notification", n)
+		}
 	})
 }
 

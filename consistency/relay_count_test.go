@@ -18,7 +18,11 @@ type sharedQueue struct {
 	identity func() (string, error)
 }
 
-func (q *sharedQueue) Identity(context.Context) (string, error) { return q.identity() }
+func (q *sharedQueue) Identity(context.Context) (string, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.identity()
+}
 
 // inFleet runs a test with n relays of one queue, which have counted each other.
 func inFleet(t *testing.T, n int, test func(s *station, q *sharedQueue, relays []*Relay)) {
@@ -210,12 +214,14 @@ func TestRelaysOfOtherQueues(t *testing.T) {
 func TestRelaysOfAServerThatIsReplaced(t *testing.T) {
 	inFleet(t, 20, func(s *station, q *sharedQueue, relays []*Relay) {
 		moved := 0
+		q.mu.Lock()
 		q.identity = func() (string, error) {
 			if moved++; moved > 10 {
 				return "another server", nil
 			}
 			return "a queue", nil
 		}
+		q.mu.Unlock()
 		time.Sleep(12 * time.Minute)
 		for _, r := range relays {
 			if n := r.Stats().Relays; n != 10 {

@@ -118,11 +118,11 @@ func stormChild() {
 	if err != nil {
 		panic(err)
 	}
-	keys, err := traceKeys("../../../testdata/orm-busy-600k.trace.gz")
+	keys, err := traceKeys("../../../testdata/orm-busy-600k.trace.gz",
+		int(float64(stormProcesses*s.Rate)*s.Length.Seconds()))
 	if err != nil {
 		panic(err)
 	}
-	keys = keys[:min(len(keys), int(float64(stormProcesses*s.Rate)*s.Length.Seconds()))]
 	if s.Process == 0 {
 		for key, err := range warming(l, context.Background(),
 			slices.Values(slices.Compact(slices.Sorted(slices.Values(keys)))), 0) {

@@ -230,6 +230,7 @@ func TestTokensUnderFaults(t *testing.T) {
 				}
 				after := newest[row].Load()
 				if after == nil {
+					time.Sleep(time.Millisecond)
 					continue
 				}
 				if r.IntN(2) == 0 { // some time later

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -16,8 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// traceKeys reads the keys of a trace: a gzip stream of big-endian 32-bit integers.
-func traceKeys(file string) ([]int, error) {
+// traceKeys reads the first most keys of a trace: a gzip stream of big-endian 32-bit integers.
+func traceKeys(file string, most int) ([]int, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
@@ -27,7 +28,7 @@ func traceKeys(file string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := io.ReadAll(z)
+	b, err := io.ReadAll(io.LimitReader(z, 4*int64(most)))
 	keys := make([]int, 0, len(b)/4)
 	for ; len(b) >= 4; b = b[4:] {
 		keys = append(keys, int(int32(binary.BigEndian.Uint32(b))))
@@ -37,7 +38,7 @@ func traceKeys(file string) ([]int, error) {
 
 func readTrace(t testing.TB, file string) (keys []int, distinct int) {
 	t.Helper()
-	keys, err := traceKeys(file)
+	keys, err := traceKeys(file, math.MaxInt32)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/flags.sh
+. scripts/memory.sh
 export GOWORK=off GOFLAGS="$GOFLAGS -ldflags=-w '-toolexec=env GOGC=400 GOMEMLIMIT=1200MiB'"
 rm -rf bin/test
 mkdir -p bin/test

@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"testing"
 
+	_ "github.com/cacheaside/cacheaside/internal/test/sqlite" // the driver of the examples
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 

@@ -7,8 +7,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"testing"
-
-	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
 // Open returns a database in a new file. It is closed when the test ends. Connections wait for each

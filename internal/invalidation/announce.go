@@ -329,8 +329,8 @@ func (b *Bus) announce(ctx context.Context, rng int, body []byte, loader string)
 	return b.gathered(rng, cmd)
 }
 
-// gathered returns the number in the reply of announceScript. If the announcement was gathered, and
-// is the first one, gathered delivers it when its time has come.
+// gathered returns the number in the reply of announceScript or announceGroupsScript. If the
+// announcement was gathered, and is the first one, gathered delivers it when its time has come.
 func (b *Bus) gathered(rng int, cmd *redis.Cmd) (uint64, error) {
 	reply, err := cmd.Text()
 	if err != nil {

@@ -112,6 +112,71 @@ func TestAnnouncementsAreGathered(t *testing.T) {
 	}
 }
 
+// In a large fleet, one message also announces the groups of many invalidations, between those of
+// keys.
+func TestGroupsAreGathered(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) redis.UniversalClient{
+		"redis":   func(t *testing.T) redis.UniversalClient { return testenv.SharedRedis(t).Client(t) },
+		"cluster": func(t *testing.T) redis.UniversalClient { return testenv.SharedCluster(t).Client(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, start(t))
+			b.flush()
+			listener, m := b.listen(long)
+			log := groups.New(groups.Options{All: allGroups, InUse: true, Forget: m.Forget})
+			listener.Register("users", log, func(int, uint64) {})
+			ranges := listener.conn.InUse()
+			for r := range ranges {
+				b.readGroups(listener, r)
+			}
+			sub := b.crowd(listener)
+			for range 3 { // a crowd on each server of a cluster
+				b.crowd(listener)
+			}
+			w, _ := b.grouped()
+			const n = 50
+			for i := range uint64(n) {
+				b.deleteGroup(w, 1000+i, 0)
+				b.check(w.announceKeys(t.Context(), []uint64{i}))
+			}
+			b.until("each group and key is outdated", func() bool {
+				for i := range uint64(n) {
+					for r := range uint8(ranges) {
+						if log.Current(r, log.Last(r), groups.SetOf(1000+i)) {
+							return false
+						}
+					}
+					if !m.has(i) {
+						return false
+					}
+				}
+				return true
+			})
+			all := n*ranges + n
+			b.until("all were received", func() bool { return listener.Stats().Received == int64(all) })
+			if s := listener.Stats(); s.Gaps != 0 || s.Malformed != 0 {
+				t.Errorf("%d gaps, %d malformed", s.Gaps, s.Malformed)
+			}
+			messages, gathered := 0, 0
+			for announced := 0; announced < all; messages++ {
+				msg, err := sub.ReceiveMessage(t.Context())
+				b.check(err)
+				decoded, err := Decode([]byte(msg.Payload))
+				b.check(err)
+				for part := range decoded.Parts() {
+					if announced++; part.Kind == groupKind && decoded.Kind == gatheredKind {
+						gathered++
+					}
+				}
+			}
+			if gathered == 0 {
+				t.Error("no announcement of a group was gathered")
+			}
+			t.Logf("%d messages for %d announcements; %d of groups were gathered", messages, all, gathered)
+		})
+	}
+}
+
 // If the process that would deliver gathered announcements is killed, the next announcement of any
 // kind delivers them. The order of the numbers is kept.
 func TestGatheredAnnouncementsAreDelivered(t *testing.T) {
@@ -123,6 +188,7 @@ func TestGatheredAnnouncementsAreDelivered(t *testing.T) {
 		},
 		"a loader": func(b *backend, c *Bus) { b.check(c.DeleteLoader(ctx, "user")) },
 		"a group": func(b *backend, c *Bus) {
+			time.Sleep(5 * time.Millisecond) // after it is due
 			b.check(c.DeleteGroups(ctx, "user", groups.SetOf(1), time.Minute))
 		},
 		"a body": func(b *backend, c *Bus) {
@@ -272,8 +338,8 @@ func TestGatheredMessageCoversItsNumbers(t *testing.T) {
 		body    string
 		trusted bool
 	}{
-		"with the number":    {"n10 15 1 originonhashhash15 20 1 originonhashhash", true},
-		"without the number": {"n10 12 1 originonhashhash12 20 1 originonhashhash", false},
+		"with the number":    {"n10 15 9 originonkhashhash15 20 9 originonkhashhash", true},
+		"without the number": {"n10 12 9 originonkhashhash12 20 9 originonkhashhash", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := testenv.SharedRedis(t).Client(t)

@@ -110,13 +110,12 @@ func (b *Bus) announceGroups(
 	for i := range set.Len() {
 		args = append(args, []byte(set[8*i:8*i+8]))
 	}
-	digits, err := b.evalKeys(ctx, nil, announceGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)},
-		args).Text()
-	if err != nil {
-		return 0, err
+	cmd := b.evalKeys(ctx, nil, announceGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)}, args)
+	if cmd.Err() != nil {
+		return 0, cmd.Err()
 	}
 	b.counts.announced.Add(1)
-	number, err := parseNumber(digits)
+	number, err := b.gathered(rng, cmd)
 	if err == nil && log != nil {
 		log.Announced(rng, set, number)
 	}
@@ -304,10 +303,8 @@ if top > 0 then
   end
   redis.call('PEXPIRE', KEYS[2], %d)
 end
-local pending = gathered()
-if pending ~= '' then deliver(ARGV[1], ARGV[2], pending, string.format('%%.0f', prev)) end
-published(redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%%.0f', prev) .. ' ' .. digits .. ' ' .. ARGV[3]))
-return digits`, groups.Max+1, groupsLife.Milliseconds()))
+return announce(ARGV[1], ARGV[2], string.format('%%.0f', prev), digits, ARGV[3], true)`,
+	groups.Max+1, groupsLife.Milliseconds()))
 
 // createGroupsScript creates the set, unless it has a number of at least ARGV[1], the last one that
 // the caller knows. The floor is greater than all numbers from before. The script returns the

@@ -21,9 +21,9 @@ import (
 //	then  the invalidated keys: 'k' and the stable hash of each key in 8 bytes; or 'l' and the
 //	      name of a loader, whose generation is now the number; or 'g', the name of a loader, a
 //	      NUL, and the stable hashes of some of its groups; or 't' and a body for Listeners; or
-//	      'n' and several announcements of keys that were gathered, see announceScript: of each
-//	      its previous number, its number and its number of keys, all in decimal and followed by a
-//	      space, its origin in 8 bytes, and the stable hashes
+//	      'n' and several announcements of keys or groups that were gathered, see gather: of each
+//	      its previous number, its number and the length of its last part, all in decimal and
+//	      followed by a space, its origin in 8 bytes, and its last part
 //
 // The version is inside the message, so that programs of two versions can share a channel. The
 // parts before the last one are the same in all versions. A message whose last part has an
@@ -86,15 +86,19 @@ func Decode(b []byte) (m Message, err error) {
 	}
 	m.Kind, m.Body = rest[0], rest[1:]
 	switch {
-	case m.Kind == keysKind && len(m.Body)%8 == 0, m.Kind == bodyKind:
+	case canBeGathered(m.Kind, m.Body), m.Kind == bodyKind:
 	case m.Kind == loaderKind:
 		m.Body = m.Body[:min(len(m.Body), maxName)]
-	case m.Kind == groupKind && hasGroups(m.Body):
 	case m.Kind == gatheredKind && m.whole():
 	default:
 		m.Kind, m.Body = 0, nil
 	}
 	return m, nil
+}
+
+// canBeGathered reports whether a last part is one that can be in a gathered message.
+func canBeGathered(kind byte, body []byte) bool {
+	return kind == keysKind && len(body)%8 == 0 || kind == groupKind && hasGroups(body)
 }
 
 // Parts returns the announcements of a message, in their order: those that were gathered, or the
@@ -130,12 +134,13 @@ func (m *Message) part(b []byte) (part Message, rest []byte, ok bool) {
 		b = b[end+1:]
 	}
 	const origin = 8
-	if keys := uint64(len(b)) / 8; numbers[1] == 0 || keys == 0 || numbers[2] > keys-1 {
+	if numbers[1] == 0 || numbers[2] == 0 || len(b) < origin || numbers[2] > uint64(len(b)-origin) {
 		return part, nil, false
 	}
-	end := origin + 8*int(numbers[2])
-	return Message{Range: m.Range, Origin: binary.BigEndian.Uint64(b), Previous: numbers[0], Number: numbers[1],
-		Kind: keysKind, Body: b[origin:end]}, b[end:], true
+	end := origin + int(numbers[2])
+	part = Message{Range: m.Range, Origin: binary.BigEndian.Uint64(b), Previous: numbers[0], Number: numbers[1],
+		Kind: b[origin], Body: b[origin+1 : end]}
+	return part, b[end:], canBeGathered(part.Kind, part.Body)
 }
 
 // whole reports whether the body of a gathered message has announcements only, whose numbers end

@@ -1,10 +1,6 @@
 package invalidation
 
-import (
-	"strconv"
-
-	"github.com/cacheaside/cacheaside/internal/conn"
-)
+import "github.com/cacheaside/cacheaside/internal/conn"
 
 // Redis has one hash per range. Its field '' holds the number of the last announcement, and a
 // field for each loader holds the generation of its entries. The field LOADER:groups exists if a
@@ -15,16 +11,19 @@ import (
 // does not depend on the number of keys.
 
 // A fleet of many processes could not receive a message for each of its writes. So invalidations of
-// keys are gathered in the field ':pending', if the last message was published less than 100 µs ago
-// for each of its receivers, at most 15 ms. They are numbered as all others, and are delivered
-// together in one message: by the process whose announcement was the first of them, or by another
-// announcement after that time, which the field ':due' holds. If that process is killed and no
-// announcement follows, it is as if a message were lost: polls find that numbers are missing.
+// keys and groups are gathered in the field ':pending', if the last message was published less than
+// 100 µs ago for each of its receivers, at most 15 ms. They are numbered as all others, and are
+// delivered together in one message: by the process whose announcement was the first of them, or by
+// another announcement after that time, which the field ':due' holds. If that process is killed and
+// no announcement follows, it is as if a message were lost: polls find that numbers are missing.
 //
-// gather defines the function deliver, which publishes what is pending, and the function published,
-// which determines when the next message may follow. Their callers have written before. last is the
-// last number. With fewer than ten receivers nothing is gathered. A time that is too far ahead
-// is ignored, because Redis' clock may have been set back.
+// gather defines the functions deliver, which publishes what is pending, and announce, which
+// publishes an announcement, or gathers it if may_wait is true. Their callers have written before.
+// last, prev and n are decimal numbers: the last one, that before the announcement, and its own.
+// announce returns n. If the announcement is the first that is gathered, it also returns the
+// microseconds after which the caller delivers. At most 8 KB are gathered; the announcement that
+// exceeds them delivers them. With fewer than ten receivers nothing is gathered. A time that is too
+// far ahead is ignored, because Redis' clock may have been set back.
 const gather = `
 local function published(receivers)
   local gap = math.min(receivers * 100, 15000)
@@ -41,11 +40,22 @@ local function gathered()
   local wait = (tonumber(due) or 0) - now
   if wait > 1000000 then wait = 0 end
   return redis.call('HGET', KEYS[1], ':pending') or '', wait
+end
+local function announce(channel, head, prev, n, part, may_wait)
+  local pending, wait = gathered()
+  if may_wait and (pending ~= '' or wait > 0) then
+    local all = pending .. prev .. ' ' .. n .. ' ' .. #part .. ' ' .. string.sub(head, 3) .. part
+    if wait > 0 and #all <= 8192 then
+      redis.call('HSET', KEYS[1], ':pending', all)
+      return pending == '' and n .. ' ' .. string.format('%.0f', wait) or n
+    end
+    deliver(channel, head, all, n)
+    return n
+  end
+  if pending ~= '' then deliver(channel, head, pending, prev) end
+  published(redis.call('PUBLISH', channel, head .. prev .. ' ' .. n .. ' ' .. part))
+  return n
 end`
-
-// maxPending is the maximum number of bytes that are gathered. The announcement that exceeds it
-// delivers them.
-const maxPending = 8 << 10
 
 // deliverScript delivers what is pending, if its time has come or ARGV[3] is 1. Otherwise it
 // returns the microseconds until then, and 0 if nothing is pending any more. ARGV: channel, the
@@ -58,16 +68,13 @@ redis.call('PERSIST', KEYS[1])
 deliver(ARGV[1], ARGV[2], pending, string.format('%.0f', count('')))
 return 0`)
 
-// announceScript numbers a message and publishes it, both or neither. Invalidations of keys may be
-// gathered instead, in records of the previous number, the number, the number of keys, the origin
-// and the hashes. If the caller's is the first of them, the script also returns the microseconds
-// after which the caller delivers them. Given a loader's name, it
-// also sets the loader's generation to the number, if the loader has one. If it has none, no
-// process has polled for this loader, and the first process that does gets a greater generation. So
-// unknown names from outside leave nothing in Redis. ARGV: channel, the part before the numbers,
+// announceScript numbers a message and publishes or gathers it, both or neither. Given a loader's
+// name, it also sets the loader's generation to the number, if the loader has one. If it has none,
+// no process has polled for this loader, and the first process that does gets a greater generation.
+// So unknown names from outside leave nothing in Redis. ARGV: channel, the part before the numbers,
 // the part after them, loader or "", and a random step, used if the clock is behind the previous
 // number: two servers that continue from the same number after a failover do not issue the same
-// numbers. The script returns the number.
+// numbers. The script returns what announce returns.
 var announceScript = conn.NewScript(clock + gather + `
 local prev = count('')
 local generation, known = 0, false
@@ -77,21 +84,7 @@ if now > n then n = now else n = n + ARGV[5] end
 n, prev = string.format('%.0f', n), string.format('%.0f', prev)
 set('', n)
 if known then set(ARGV[4], n) end
-local pending, wait = gathered()
-local keys = string.sub(ARGV[3], 1, 1) == 'k'
-if keys and (pending ~= '' or wait > 0) then
-  local all = pending .. prev .. ' ' .. n .. ' ' .. (#ARGV[3] - 1) / 8 .. ' ' .. string.sub(ARGV[2], 3) ..
-    string.sub(ARGV[3], 2)
-  if wait <= 0 or #all > ` + strconv.Itoa(maxPending) + ` then
-    deliver(ARGV[1], ARGV[2], all, n)
-    return n
-  end
-  redis.call('HSET', KEYS[1], ':pending', all)
-  return pending == '' and n .. ' ' .. string.format('%.0f', wait) or n
-end
-if pending ~= '' then deliver(ARGV[1], ARGV[2], pending, prev) end
-published(redis.call('PUBLISH', ARGV[1], ARGV[2] .. prev .. ' ' .. n .. ' ' .. ARGV[3]))
-return n`)
+return announce(ARGV[1], ARGV[2], prev, n, ARGV[3], string.sub(ARGV[3], 1, 1) == 'k')`)
 
 // pollScript returns Redis' time, the number of the last announcement, and for each loader its
 // generation, and 1 if a program uses or invalidates groups of it, otherwise 0. ARGV has two values

@@ -54,9 +54,7 @@ if not (before >= 1 and before <= 4503599627370496) then before = 0 end
 number = string.format('%.0f', now > before and now or before + ARGV[4])
 before = string.format('%.0f', before)
 redis.call('HSET', KEYS[1], '', number)
-local pending = gathered()
-if pending ~= '' then deliver(ARGV[1], ARGV[2], pending, before) end
-published(redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. number .. ' ' .. ARGV[3]))
+announce(ARGV[1], ARGV[2], before, number, ARGV[3], false)
 `
 
 // AnnounceBy is like AnnounceBodies with one body, by a script of the caller that ends with

@@ -37,7 +37,7 @@ type poller struct {
 	timeouts   atomic.Int32  // number of polls in a row that have timed out
 
 	polling   sync.Mutex    // held during a poll; guards the fields up to mu
-	sent      time.Time     // when the last poll was sent
+	due       time.Time     // when to poll next
 	completed time.Time     // when the last complete poll was sent that has succeeded
 	renewed   time.Duration // when the sets of groups were renewed, on the bus's clock
 
@@ -119,14 +119,19 @@ func (p *poller) run() {
 		case <-timer.C:
 		}
 		p.polling.Lock()
-		rest := period - time.Since(p.sent) // positive if another poller has polled this range since
-		if kicked || rest <= 0 {
-			rest = period*3/4 + rand.N(period/4+1) // processes do not poll in step
-			p.bus.pollRanges(p.together())
-		} else {
+		now, interval := time.Now(), period*3/4+rand.N(period/4+1) // processes do not poll in step
+		if rest := p.due.Sub(now); rest > 0 && !kicked {           // another poller has polled this range
 			p.polling.Unlock()
+			timer.Reset(rest)
+			continue
 		}
-		timer.Reset(rest)
+		all := p.together()
+		for _, other := range all {
+			other.due = now.Add(period)
+		}
+		p.due = now.Add(interval)
+		p.bus.pollRanges(all)
+		timer.Reset(interval)
 	}
 }
 
@@ -180,9 +185,8 @@ func (b *Bus) pollRanges(pollers []*poller) {
 		p.begun++
 		p.mu.Unlock()
 		poll := rangePoll{poller: p, unconfirms: p.unconfirms.Load(), pending: b.tracks[p.rng].beginPoll(time.Now())}
-		p.sent = poll.pending.sent
 		renew := b.Now()-p.renewed >= groupsRenewal
-		poll.requests = b.pollRequests(p.rng, renew, renew || p.sent.Sub(p.completed) >= b.bound)
+		poll.requests = b.pollRequests(p.rng, renew, renew || poll.pending.sent.Sub(p.completed) >= b.bound)
 		polls, requests = append(polls, poll), append(requests, poll.requests...)
 	}
 	b.sendPolls(requests)
@@ -199,7 +203,7 @@ func (p *rangePoll) end() {
 		err = cmp.Or(err, r.err)
 	}
 	if err != nil {
-		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], p.sent)
+		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], p.pending.sent)
 		p.bus.counts.pollFailed(err)
 		p.bus.conn.Failed(p.bus.ctx, p.bus.keys[p.rng], err)
 		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
@@ -226,15 +230,15 @@ func (p *rangePoll) apply() {
 		p.renewed = p.bus.Now()
 	}
 	if first.full {
-		p.completed = p.sent
-		p.bus.setClock(p.rng, p.sent, time.Now(), first.reply.now)
+		p.completed = p.pending.sent
+		p.bus.setClock(p.rng, p.pending.sent, time.Now(), first.reply.now)
 	}
 	for _, r := range p.requests {
 		for i, name := range r.names {
-			p.bus.loaders.polled(name, p.rng, r.reply.generations[i], p.sent)
+			p.bus.loaders.polled(name, p.rng, r.reply.generations[i], p.pending.sent)
 		}
 	}
-	p.confirmed.Store(int64(p.sent.Add(p.bus.bound).Sub(p.bus.start)))
+	p.confirmed.Store(int64(p.pending.sent.Add(p.bus.bound).Sub(p.bus.start)))
 	if p.poller.unconfirms.Load() != p.unconfirms { // since the poll was sent
 		p.confirmed.Store(0)
 	}

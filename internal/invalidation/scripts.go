@@ -24,7 +24,7 @@ import "github.com/cacheaside/cacheaside/internal/conn"
 // microseconds after which the caller delivers. At most 8 KB are gathered; the announcement that
 // exceeds them delivers them. With fewer than ten receivers nothing is gathered. A time that is too
 // far ahead is ignored, because Redis' clock may have been set back.
-const gather = `
+var gather = `
 local function published(receivers)
   local gap = math.min(receivers * 100, 15000)
   if gap >= 1000 then redis.call('HSET', KEYS[1], ':due', string.format('%.0f', now + gap)) end

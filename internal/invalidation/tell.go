@@ -46,7 +46,7 @@ func (b *Bus) announceBody(ctx context.Context, p *part) error {
 // AnnounceLua announces within a caller's script. KEYS[1] and the first four arguments are those
 // that AnnounceBy passes to run. AnnounceLua is like announceScript for a body, but requires that
 // the script has written before, so that a full server accepts it.
-const AnnounceLua = `
+var AnnounceLua = `
 local t, number = redis.call('TIME'), redis.call('HGET', KEYS[1], '') or '0'
 local now, before = t[1] * 1000000 + t[2], tonumber(number) or 0
 if not (before >= 1 and before <= 4503599627370496) then before = 0 end

@@ -94,14 +94,14 @@
 //
 //   - SET, GETRANGE, SETRANGE, PTTL, PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST,
 //     PUBLISH, SUBSCRIBE and PING.
-//   - HMGET. Without it, polls take Redis twice as long.
+//   - HMGET. Without it, each poll takes two trips instead of one.
 //   - RENAME, for entries of more than 16 KB. Without it, a script stores them, and Redis serves no
 //     other client for some milliseconds per MB.
 //   - PUBSUB NUMSUB, in fleets of more than 30 processes. Without it, the ends of loads for which
 //     few processes wait are announced to all.
 //   - The commands by which the client opens a connection, such as HELLO.
 //   - With Options.ReplicaLag or StrictWrites: ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE.
-//   - With an outbox (package consistency): ZADD, ZREM, ZRANGE and ZREMRANGEBYSCORE. Without them,
+//   - With an outbox (package consistency): ZADD, ZREM, ZCARD and ZREMRANGEBYSCORE. Without them,
 //     each relay polls as often as if it were alone.
 //   - With LoaderOptions.Groups: ZADD, ZRANGE and ZREMRANGEBYSCORE.
 //   - With a meter (package meter): HLEN and HGETALL, and on a cluster PUBSUB.

@@ -348,43 +348,25 @@ func (b *Bus) gathered(rng int, cmd *redis.Cmd) (uint64, error) {
 }
 
 // deliverAfter delivers the gathered announcements of a range after wait, unless another process
-// has done so. If it fails, the next announcement delivers them.
+// has done so. If it fails, the next announcement delivers them. It is called at most once for each
+// message: by the process whose announcement was the first to be gathered since the last one.
 func (b *Bus) deliverAfter(rng int, wait time.Duration) {
-	if b.delivering[rng].Swap(true) {
-		return
-	}
-	started := b.conn.Apart(func() {
-		for again := true; again; {
-			wait, again = b.deliver(rng, wait)
+	b.conn.Apart(func() {
+		timer := time.NewTimer(min(wait, time.Second))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-b.ctx.Done():
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), b.conn.Timeout())
+		defer cancel()
+		closing := digit(b.ctx.Err() != nil)
+		cmd := b.eval(ctx, deliverScript, b.keys[rng], b.topic, appendHead(nil, rng, 0), closing)
+		if err := cmd.Err(); err != nil {
+			b.report("gathered invalidations could not be delivered: the next one delivers them, or processes "+
+				"find with their polls that they are missing", err)
 		}
 	})
-	if !started {
-		b.delivering[rng].Store(false)
-	}
-}
-
-// deliver delivers the gathered announcements of a range after wait. If others have delivered them,
-// and more were gathered since, deliver returns how long these have to wait, and true if this call
-// has to be repeated for them.
-func (b *Bus) deliver(rng int, wait time.Duration) (rest time.Duration, again bool) {
-	timer := time.NewTimer(min(wait, time.Second))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-b.ctx.Done():
-	}
-	// Before the script runs: what is gathered after it has run needs another call of deliverAfter.
-	b.delivering[rng].Store(false)
-	ctx, cancel := context.WithTimeout(context.Background(), b.conn.Timeout())
-	defer cancel()
-	closing := digit(b.ctx.Err() != nil)
-	micros, err := b.eval(ctx, deliverScript, b.keys[rng], b.topic, appendHead(nil, rng, 0), closing).Int64()
-	if err != nil {
-		b.report("gathered invalidations could not be delivered: the next one delivers them, or processes "+
-			"find with their polls that they are missing", err)
-		return 0, false
-	}
-	return time.Duration(micros) * time.Microsecond, micros > 0 && !b.delivering[rng].Swap(true)
 }
 
 func (b *Bus) announcement(rng int, body []byte, loader string) []any {

@@ -33,16 +33,14 @@ type Bus struct {
 	start  time.Time // origin of the clock on which generations are confirmed
 	origin atomic.Uint64
 
-	tracks     [conn.Ranges]*track
-	clocks     [conn.Ranges]atomic.Int64 // Redis' time at start, Unix microseconds; 0: unknown
-	ends       ends
-	deletes    deletes
-	delivering [conn.Ranges]atomic.Bool // this process will deliver what is gathered
+	tracks  [conn.Ranges]*track
+	clocks  [conn.Ranges]atomic.Int64 // Redis' time at start, Unix microseconds; 0: unknown
+	ends    ends
+	deletes deletes
 
-	pollers     [conn.Ranges]*poller
-	onlyScripts atomic.Bool // polls cannot read without a script
-	loaders     loaders
-	counts      counts
+	pollers [conn.Ranges]*poller
+	loaders loaders
+	counts  counts
 
 	questions atomic.Pointer[func(Question)] // handles questions; nil: none does
 

@@ -70,7 +70,7 @@ func (b *Bus) sendPolls(requests []*pollRequest) {
 		}
 		b.conn.Process(ctx, cmds)
 		for _, r := range requests {
-			if r.incomplete(b) {
+			if r.incomplete() {
 				r.script = r.eval(ctx, b, "eval", pollScript.Source)
 				again = append(again, r.script)
 			}
@@ -106,7 +106,7 @@ func (r *pollRequest) commands(ctx context.Context, b *Bus) (cmds []redis.Cmder)
 			cmds = append(cmds, redis.NewBoolCmd(ctx, "pexpire", key, groupsLife.Milliseconds()))
 		}
 	}
-	if r.full = r.full || b.onlyScripts.Load(); r.full {
+	if r.full {
 		r.script = r.eval(ctx, b, "evalsha", pollScript.Hash)
 		return append(cmds, r.script)
 	}
@@ -129,14 +129,11 @@ func (r *pollRequest) eval(ctx context.Context, b *Bus, name, body string) *redi
 }
 
 // incomplete reports whether the source of the script has to be sent after the first trip.
-func (r *pollRequest) incomplete(b *Bus) bool {
+func (r *pollRequest) incomplete() bool {
 	if r.full {
 		return conn.Unknown(r.script)
 	}
 	err := r.read.Err()
-	if redis.HasErrorPrefix(err, "NOPERM") { // the user has the permissions that older releases needed
-		b.onlyScripts.Store(true)
-	}
 	r.full = conn.IsReply(err) || err == nil && !r.setReply()
 	return r.full
 }

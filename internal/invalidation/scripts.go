@@ -57,16 +57,14 @@ local function announce(channel, head, prev, n, part, may_wait)
   return n
 end`
 
-// deliverScript delivers what is pending, if its time has come or ARGV[3] is 1. Otherwise it
-// returns the microseconds until then, and 0 if nothing is pending any more. ARGV: channel, the
+// deliverScript delivers what is pending, if its time has come or ARGV[3] is 1. ARGV: channel, the
 // part of a message before the numbers.
 var deliverScript = conn.NewScript(clock + gather + `
 local pending, wait = gathered()
-if pending == '' then return 0 end
-if wait > 0 and ARGV[3] ~= '1' then return math.ceil(wait) end
+if pending == '' or wait > 0 and ARGV[3] ~= '1' then return 0 end
 redis.call('PERSIST', KEYS[1])
 deliver(ARGV[1], ARGV[2], pending, string.format('%.0f', count('')))
-return 0`)
+return 1`)
 
 // announceScript numbers a message and publishes or gathers it, both or neither. Given a loader's
 // name, it also sets the loader's generation to the number, if the loader has one. If it has none,

@@ -48,9 +48,8 @@ func Turn(n int) bool { return n <= full || rand.IntN(n) < full }
 // registerScript registers a relay in the sorted set of the relays of a queue, each with the end
 // of its registration in milliseconds of Redis' clock, and returns their number. It begins with
 // ZREM because a full Redis refuses ZADD, except in a script that has already written. Ends that
-// are too far ahead are removed as well: the clock has been set back. The number is found by
-// bisection, because ZCARD is not among the commands that the documentation asks for. ARGV: the id
-// of the relay, the duration in ms, 0 to end the registration.
+// are too far ahead are removed as well: the clock has been set back. ARGV: the id of the relay,
+// the duration in ms, 0 to end the registration.
 var registerScript = conn.NewScript(`
 if ARGV[2] == '0' then
   redis.call('ZREM', KEYS[1], ARGV[1])
@@ -64,14 +63,7 @@ redis.call('ZADD', KEYS[1], ends, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. ends, '+inf')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-local function more(n) return #redis.call('ZRANGE', KEYS[1], n, n) > 0 end
-local n, limit = 1, 2
-while more(limit - 1) do n, limit = limit, limit * 2 end
-while limit - n > 1 do
-  local middle = math.floor((n + limit) / 2)
-  if more(middle - 1) then n = middle else limit = middle end
-end
-return n`)
+return redis.call('ZCARD', KEYS[1])`)
 
 // Key returns the name in Redis of the set of the relays of a queue.
 func Key(prefix, queue string) string {

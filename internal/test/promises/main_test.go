@@ -93,7 +93,7 @@ func (b backend) calls(t testing.TB) map[string]int {
 var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
 	"+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+rename", "+time", "+del", "+eval", "+evalsha",
-	"+zadd", "+zrem", "+zrange", "+zscore", "+zremrangebyscore",
+	"+zadd", "+zrem", "+zcard", "+zrange", "+zscore", "+zremrangebyscore",
 	"+hget", "+hmget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping", "+pubsub|numsub",
 }
 

@@ -50,7 +50,7 @@ var serverlessCommands = strings.Fields(`
 	bitcount bitop del eval evalsha exists flushall get getbit getrange
 	hdel hget hgetall hincrby hkeys hlen hmget hset incr info llen lpush persist pexpire pttl
 	publish rpush sadd scan script set setbit setrange strlen subscribe time ttl type unlink unsubscribe
-	zadd zrange zrem zremrangebyscore zscore`)
+	zadd zcard zrange zrem zremrangebyscore zscore`)
 
 var sharedServerless shared[Serverless]
 
